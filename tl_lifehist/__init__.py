@@ -1,0 +1,140 @@
+"""tl_lifehist: the life history of features through a language model's training checkpoints.
+
+    import tl_lifehist as lh
+
+Every public name is listed here and imported when it is first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "errors": ("InputError",),
+    "models": ("HookedModel",),
+    "tokens": ("TokenSet",),
+    "activations": ("collect_activations", "stream_activations"),
+    "checkpoints.series": ("CheckpointSeries",),
+    "checkpoints.integrity": ("IntegrityReport", "fingerprint"),
+    "checkpoints.snapshot": ("SnapshotCallback",),
+    "dictionaries.protocol": ("Dictionary", "ReferencedDictionary", "decoder_directions", "with_reference"),
+    "dictionaries.sae": ("SAEs", "load_sae", "load_saes", "train_saes"),
+    "interventions": ("FeatureAblation", "MaskedReconstruction"),
+    "effects": ("AblationEffect", "ablation_effect", "scored_losses"),
+    "lifehistory.profiles": ("FeatureProfiles", "activation_profiles", "profile_saes"),
+    "lifehistory.matching": ("FeatureMatch", "match_features", "rematch_rate"),
+    "lifehistory.lineages": ("Carriers", "Lineages", "trace_lineages"),
+    "lifehistory.containment": (
+        "containment_dag",
+        "containment_index",
+        "feature_roles",
+        "recruited_fraction",
+        "recruitment_null",
+    ),
+    "lifehistory.load": (
+        "LoadBearing",
+        "compare_roles",
+        "draw_controls",
+        "load_bearing",
+        "load_parts",
+        "load_regression",
+        "single_ablation",
+    ),
+    "lifehistory.forecast": ("Forecast", "predict_carriers"),
+    "lifehistory.direction": ("function_and_direction",),
+    "lifehistory.survival": ("kaplan_meier", "survival_by_entropy"),
+    "lifehistory.contexts": ("top_contexts",),
+    "lifehistory.content": ("content_classes", "token_class", "vocabulary_classes"),
+    "lifehistory.noise": ("frozen_null", "rematch_frequencies", "rematch_table", "seed_stable", "unrelated_null"),
+    "lifehistory.compare": ("LifeOfFeature", "SAEComparison", "compare_saes", "life_of"),
+    "lifehistory.study": ("LifeHistoryStudy", "depth_hook_names"),
+    "runs": ("Run", "compare_runs", "load_run"),
+    "report.page": ("write_report",),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+__all__ = ["__version__", *_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from tl_lifehist.activations import collect_activations as collect_activations
+    from tl_lifehist.activations import stream_activations as stream_activations
+    from tl_lifehist.checkpoints.integrity import IntegrityReport as IntegrityReport
+    from tl_lifehist.checkpoints.integrity import fingerprint as fingerprint
+    from tl_lifehist.checkpoints.series import CheckpointSeries as CheckpointSeries
+    from tl_lifehist.checkpoints.snapshot import SnapshotCallback as SnapshotCallback
+    from tl_lifehist.dictionaries.protocol import Dictionary as Dictionary
+    from tl_lifehist.dictionaries.protocol import ReferencedDictionary as ReferencedDictionary
+    from tl_lifehist.dictionaries.protocol import decoder_directions as decoder_directions
+    from tl_lifehist.dictionaries.protocol import with_reference as with_reference
+    from tl_lifehist.dictionaries.sae import SAEs as SAEs
+    from tl_lifehist.dictionaries.sae import load_sae as load_sae
+    from tl_lifehist.dictionaries.sae import load_saes as load_saes
+    from tl_lifehist.dictionaries.sae import train_saes as train_saes
+    from tl_lifehist.effects import AblationEffect as AblationEffect
+    from tl_lifehist.effects import ablation_effect as ablation_effect
+    from tl_lifehist.effects import scored_losses as scored_losses
+    from tl_lifehist.errors import InputError as InputError
+    from tl_lifehist.interventions import FeatureAblation as FeatureAblation
+    from tl_lifehist.interventions import MaskedReconstruction as MaskedReconstruction
+    from tl_lifehist.lifehistory.compare import LifeOfFeature as LifeOfFeature
+    from tl_lifehist.lifehistory.compare import SAEComparison as SAEComparison
+    from tl_lifehist.lifehistory.compare import compare_saes as compare_saes
+    from tl_lifehist.lifehistory.compare import life_of as life_of
+    from tl_lifehist.lifehistory.containment import containment_dag as containment_dag
+    from tl_lifehist.lifehistory.containment import containment_index as containment_index
+    from tl_lifehist.lifehistory.containment import feature_roles as feature_roles
+    from tl_lifehist.lifehistory.containment import recruited_fraction as recruited_fraction
+    from tl_lifehist.lifehistory.containment import recruitment_null as recruitment_null
+    from tl_lifehist.lifehistory.content import content_classes as content_classes
+    from tl_lifehist.lifehistory.content import token_class as token_class
+    from tl_lifehist.lifehistory.content import vocabulary_classes as vocabulary_classes
+    from tl_lifehist.lifehistory.contexts import top_contexts as top_contexts
+    from tl_lifehist.lifehistory.direction import function_and_direction as function_and_direction
+    from tl_lifehist.lifehistory.forecast import Forecast as Forecast
+    from tl_lifehist.lifehistory.forecast import predict_carriers as predict_carriers
+    from tl_lifehist.lifehistory.lineages import Carriers as Carriers
+    from tl_lifehist.lifehistory.lineages import Lineages as Lineages
+    from tl_lifehist.lifehistory.lineages import trace_lineages as trace_lineages
+    from tl_lifehist.lifehistory.load import LoadBearing as LoadBearing
+    from tl_lifehist.lifehistory.load import compare_roles as compare_roles
+    from tl_lifehist.lifehistory.load import draw_controls as draw_controls
+    from tl_lifehist.lifehistory.load import load_bearing as load_bearing
+    from tl_lifehist.lifehistory.load import load_parts as load_parts
+    from tl_lifehist.lifehistory.load import load_regression as load_regression
+    from tl_lifehist.lifehistory.load import single_ablation as single_ablation
+    from tl_lifehist.lifehistory.matching import FeatureMatch as FeatureMatch
+    from tl_lifehist.lifehistory.matching import match_features as match_features
+    from tl_lifehist.lifehistory.matching import rematch_rate as rematch_rate
+    from tl_lifehist.lifehistory.noise import frozen_null as frozen_null
+    from tl_lifehist.lifehistory.noise import rematch_frequencies as rematch_frequencies
+    from tl_lifehist.lifehistory.noise import rematch_table as rematch_table
+    from tl_lifehist.lifehistory.noise import seed_stable as seed_stable
+    from tl_lifehist.lifehistory.noise import unrelated_null as unrelated_null
+    from tl_lifehist.lifehistory.profiles import FeatureProfiles as FeatureProfiles
+    from tl_lifehist.lifehistory.profiles import activation_profiles as activation_profiles
+    from tl_lifehist.lifehistory.profiles import profile_saes as profile_saes
+    from tl_lifehist.lifehistory.study import LifeHistoryStudy as LifeHistoryStudy
+    from tl_lifehist.lifehistory.study import depth_hook_names as depth_hook_names
+    from tl_lifehist.lifehistory.survival import kaplan_meier as kaplan_meier
+    from tl_lifehist.lifehistory.survival import survival_by_entropy as survival_by_entropy
+    from tl_lifehist.models import HookedModel as HookedModel
+    from tl_lifehist.report.page import write_report as write_report
+    from tl_lifehist.runs import Run as Run
+    from tl_lifehist.runs import compare_runs as compare_runs
+    from tl_lifehist.runs import load_run as load_run
+    from tl_lifehist.tokens import TokenSet as TokenSet

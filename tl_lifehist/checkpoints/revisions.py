@@ -1,0 +1,115 @@
+"""What the names of checkpoints say: training stage, ingredient and step. Pure functions, no disk and no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tl_lifehist.errors import InputError
+
+# Digits are spelled out because \d also matches digits of other scripts, and bounded because int() refuses thousands.
+_PATTERNS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:stage(?P<stage>[0-9]{1,9})-)?(?:ingredient(?P<ingredient>[0-9]{1,9})-)?"
+        r"step(?P<step>[0-9]{1,18})(?:-tokens(?P<tokens>[0-9]{1,9})B)?",
+        r"checkpoint-(?P<step>[0-9]{1,18})",
+        r"ckpt-(?P<step>[0-9]{1,18})",
+        r"ep[0-9]{1,9}-ba(?P<step>[0-9]{1,18})-rank0\.pt",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A checkpoint's name taken apart; what the name does not say is None."""
+
+    name: str
+    step: int
+    stage: int | None = None
+    ingredient: int | None = None
+    tokens_billion: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """Sort key: stage, then step. No stage comes first, as pretraining does."""
+        return (self.stage or 0, self.step, self.ingredient or 0, self.name)
+
+
+def parse_revision(name: str) -> Revision | None:
+    """The checkpoint that `name` stands for, or None if it is not a checkpoint's name (`main`, temporary folders).
+
+    Understood: `(stageN-)(ingredientN-)stepN(-tokensNB)`, `checkpoint-N`, `ckpt-N` and `epN-baN-rank0.pt`.
+    """
+    for pattern in _PATTERNS:
+        match = pattern.fullmatch(name)
+        if match:
+            found = {key: int(value) for key, value in match.groupdict().items() if value is not None}
+            return Revision(name, found["step"], found.get("stage"), found.get("ingredient"), found.get("tokens"))
+    return None
+
+
+def sort_revisions(names: Iterable[str]) -> list[Revision]:
+    """Every name that is a checkpoint's, by stage and then by step; the other names are left out."""
+    return sorted((found for found in map(parse_revision, names) if found is not None), key=lambda found: found.order)
+
+
+def select_steps(
+    names: Iterable[str], *, stage: int | None = None, ingredient: int | None = None, where: str = "The names"
+) -> dict[int, str]:
+    """One stage's steps, ascending, each with its name.
+
+    Steps begin again in each stage, so a series of steps is of one stage: `stage=None` takes the earliest one, which is
+    pretraining. A stage with several ingredients needs `ingredient`.
+
+    Raises InputError when nothing is left, or when two names claim one step.
+    """
+    known = sort_revisions(names)
+    if not known:
+        raise InputError(f"{where} hold no checkpoint: names such as step1000 or checkpoint-1000 are looked for.")
+    wanted = known[0].stage if stage is None else stage
+    kept = [r for r in known if r.stage == wanted and (ingredient is None or r.ingredient == ingredient)]
+    if not kept:
+        stages = sorted({(r.stage or 0, r.ingredient or 0) for r in known})
+        found = ", ".join(f"stage {s or 'none'} ingredient {i or 'none'}" for s, i in stages)
+        raise InputError(f"{where} hold no checkpoint of stage {wanted}, ingredient {ingredient}; there are: {found}.")
+    steps: dict[int, str] = {}
+    for revision in kept:
+        if revision.step in steps:
+            raise InputError(
+                f"{where} hold two checkpoints of step {revision.step}, {steps[revision.step]} and {revision.name}: "
+                "say which with ingredient=, or remove one."
+            )
+        steps[revision.step] = revision.name
+    return steps
+
+
+def match_template(template: str, files: Iterable[str]) -> dict[int, str]:
+    """The sub-folders that look like `template`, by step: `"ckpts/ckpt-{step}/pt"` -> `{10: "ckpts/ckpt-10/pt"}`.
+
+    `files` are the paths of files; a sub-folder counts when a file lies directly in it. Raises InputError when the
+    template does not hold `{step}` exactly once.
+    """
+    before, marker, after = template.strip("/").partition("{step}")
+    if not marker or "{" in before + after:
+        raise InputError(
+            f"The template {template!r} must hold {{step}} exactly once, as in 'checkpoints/ckpt-{{step}}'."
+        )
+    pattern = re.compile("(" + re.escape(before) + "([0-9]{1,18})" + re.escape(after) + ")/[^/]+")
+    found = sorted((int(m.group(2)), m.group(1)) for m in map(pattern.fullmatch, files) if m)
+    return dict(found)
+
+
+def nearest_steps(step: int, known: Iterable[int], n: int = 3) -> list[int]:
+    """The `n` known steps closest to `step`, ascending."""
+    return sorted(sorted(known, key=lambda other: (abs(other - step), other))[:n])
+
+
+def require_steps(wanted: Iterable[int], known: Iterable[int], where: str) -> None:
+    """Refuse steps that do not exist, naming the nearest ones that do."""
+    there = set(known)
+    for step in wanted:
+        if step not in there:
+            near = ", ".join(map(str, nearest_steps(step, there)))
+            raise InputError(f"{where} has no checkpoint of step {step}; the nearest steps are: {near}.")

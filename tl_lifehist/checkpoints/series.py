@@ -1,0 +1,222 @@
+"""CheckpointSeries: an ordered mapping from training step to a hooked model that is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import operator
+import pickle  # noqa: TID251 - written to ask whether it works, never read
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tl_lifehist.checkpoints import revisions
+from tl_lifehist.checkpoints.boot import LoadOptions
+from tl_lifehist.checkpoints.integrity import IntegrityReport, compare_fingerprints, fingerprint
+from tl_lifehist.checkpoints.pocket import check_pocket, pocket_path
+from tl_lifehist.checkpoints.sources import FolderSource, HubSource, LoaderSource, ModelsSource, Source
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel
+
+
+class CheckpointSeries(Mapping[int, HookedModel]):
+    """The checkpoints of one training run, by step, ascending.
+
+    `series[step]` loads the model anew on every call and keeps nothing, so a walk over a hundred checkpoints holds one
+    model at a time. Models that the series loads are float32 unless asked otherwise, in evaluation mode, with frozen
+    parameters and unprocessed weights; those of `from_models` and `from_loader` are handed over exactly as they are.
+
+    How it can mislead: a public checkpoint branch may hold the weights of another step, which then looks like a model
+    that does not change. Call `verify()` before believing in persistence.
+    """
+
+    def __init__(self, source: Source, steps: Iterable[int]) -> None:
+        self._source = source
+        self._steps = tuple(sorted(set(steps)))
+        if not self._steps:
+            raise InputError("A series needs at least one step.")
+
+    @classmethod
+    def pocket(cls, *, device: str | None = None) -> CheckpointSeries:
+        """The small GPT-NeoX suite that ships with the package. Raises InputError when its files are damaged."""
+        check_pocket()
+        source = FolderSource.find(pocket_path(), LoadOptions(device=device), name="pocket")
+        return cls(source, source.folders)
+
+    @classmethod
+    def from_directory(
+        cls,
+        path: str | Path,
+        *,
+        stage: int | None = None,
+        ingredient: int | None = None,
+        device: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        trust_remote_code: bool = False,
+    ) -> CheckpointSeries:
+        """Sub-folders named step0, step1000, checkpoint-500, ..., each written by `save_pretrained`.
+
+        The tokenizer is looked for in the folder itself, then in the last step's folder. Other names are ignored, the
+        temporary ones of a run that is being written among them.
+
+        Raises InputError when there is no such folder, or no checkpoint in it. A checkpoint that is not whole shows
+        when it is loaded, and in `verify()`.
+        """
+        options = LoadOptions(device, dtype, trust_remote_code)
+        source = FolderSource.find(path, options, stage=stage, ingredient=ingredient)
+        return cls(source, source.folders)
+
+    @classmethod
+    def from_hub(
+        cls,
+        repo: str,
+        steps: Iterable[int] | None = None,
+        *,
+        subfolder: str | None = None,
+        stage: int | None = None,
+        ingredient: int | None = None,
+        device: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        trust_remote_code: bool = False,
+        cache_dir: str | Path | None = None,
+    ) -> CheckpointSeries:
+        """Checkpoints of a hub repository; nothing but their list is fetched until a model is asked for.
+
+        Args:
+            repo: such as "EleutherAI/pythia-160m".
+            steps: all there are when None.
+            subfolder: None where checkpoints are branches; else how their folders on `main` look, "ckpt-{step}/pt".
+            stage, ingredient: which training stage of several (OLMo 2); the earliest when None.
+            trust_remote_code: run Python code that comes with the checkpoint.
+            cache_dir: the hub client's own cache when None.
+
+        Returns a series that also works offline, for the steps that the cache holds. `main` is never a step of it: for
+        some families it is another model than the last one trained.
+
+        Raises InputError when the repository, a step or the network is not there; a step that does not exist is
+        answered with the nearest ones.
+        """
+        options = LoadOptions(device, dtype, trust_remote_code)
+        wanted = None if steps is None else [_step(step) for step in steps]
+        source = HubSource.find(
+            repo, wanted, options, subfolder=subfolder, stage=stage, ingredient=ingredient, cache_dir=cache_dir
+        )
+        return cls(source, source.places)
+
+    @classmethod
+    def from_models(cls, models: Mapping[int, HookedModel], *, name: str = "models in memory") -> CheckpointSeries:
+        """Anything with TransformerLens hooks, by step. The models stay as they are, training mode included."""
+        kept = {_step(step): model for step, model in models.items()}
+        series = cls(ModelsSource(name, kept), kept)
+        for step in series:
+            series.load(step)  # refuses what has no hooks now rather than in the middle of a study
+        return series
+
+    @classmethod
+    def from_loader(
+        cls,
+        steps: Iterable[int],
+        load: Callable[[int], HookedModel],
+        *,
+        tokenizer: Any = None,
+        name: str = "own loader",
+    ) -> CheckpointSeries:
+        """`load(step)` is called whenever a model is asked for. A function at a module's top level can be pickled."""
+        return cls(LoaderSource(name, load, tokenizer), map(_step, steps))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The training steps, ascending."""
+        return self._steps
+
+    @property
+    def name(self) -> str:
+        """What reports call the series."""
+        return self._source.name
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer the checkpoints were trained with, or None where none is known. Loaded when first asked for."""
+        return self._source.tokenizer
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether workers in another process can load for themselves."""
+        try:
+            pickle.dumps(self)
+        except Exception:  # a user's loader may fail to pickle with any error
+            return False
+        return True
+
+    def load(self, step: int) -> HookedModel:
+        """The model of one step. Raises InputError for a step that is not in the series, or that cannot be loaded."""
+        step = _step(step)
+        revisions.require_steps([step], self._steps, self.name)
+        return self._source.load(step)
+
+    def subset(self, steps: Iterable[int]) -> CheckpointSeries:
+        """The same series with these steps only. Raises InputError for steps that are not in it."""
+        wanted = [_step(step) for step in steps]
+        revisions.require_steps(wanted, self._steps, self.name)
+        return CheckpointSeries(self._source, wanted)
+
+    def verify(self, *, progress: bool = True) -> IntegrityReport:
+        """Load every checkpoint once, fingerprint its weights, and report duplicates and what could not be loaded.
+
+        How it can mislead: it finds weights that are *the same* as another step's. Weights of a wrong step that the
+        series does not hold look as good as any.
+        """
+        from tqdm.auto import tqdm
+
+        prints: dict[int, dict[str, str]] = {}
+        unreadable: dict[int, str] = {}
+        for step in tqdm(self._steps, desc="verify", unit="step", leave=False, disable=None if progress else True):
+            try:
+                prints[step] = fingerprint(self.load(step))
+            except (InputError, OSError) as error:  # OSError: a user's own loader that misses a file
+                unreadable[step] = str(error)
+        return compare_fingerprints(prints, unreadable)
+
+    def download_size(self) -> int:
+        """Bytes still to be fetched before every step is in the local cache: 0 for anything that is not on the hub."""
+        return self._source.download_size(self._steps) if isinstance(self._source, HubSource) else 0
+
+    def discard(self, step: int) -> int:
+        """Delete a step that came from the hub from the local cache, and return the bytes freed.
+
+        Does nothing to checkpoints that are not a branch of their own on the hub. It is fetched again when asked for.
+        """
+        revisions.require_steps([step], self._steps, self.name)
+        return self._source.discard(step) if isinstance(self._source, HubSource) else 0
+
+    def __getitem__(self, step: int) -> HookedModel:
+        return self.load(step)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    # Mapping's own versions of these would load models to answer.
+    def __contains__(self, step: object) -> bool:
+        return step in self._steps
+
+    def get(self, step: int, default: Any = None) -> Any:
+        return self.load(step) if step in self else default
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"CheckpointSeries({self.name!r}, {len(self)} steps {self._steps[0]} to {self._steps[-1]})"
+
+
+def _step(step: Any) -> int:
+    try:
+        return operator.index(step)
+    except TypeError as error:
+        raise InputError(f"A step is a whole number of training steps, not {step!r}.") from error

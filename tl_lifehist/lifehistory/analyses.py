@@ -1,0 +1,540 @@
+"""From profiles on disk to tables: the units of the study after the SAEs are trained. Each writes Parquet tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+
+from tl_lifehist.dictionaries.sae import SAEs, derive_seed, load_sae
+from tl_lifehist.interventions import FeatureAblation
+from tl_lifehist.lifehistory import noise
+from tl_lifehist.lifehistory.claims import make_claims, published_table
+from tl_lifehist.lifehistory.containment import (
+    can_be_parents,
+    containment_dag,
+    feature_roles,
+    recruited_fraction,
+    recruitment_null,
+)
+from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
+from tl_lifehist.lifehistory.contexts import top_contexts
+from tl_lifehist.lifehistory.direction import function_and_direction
+from tl_lifehist.lifehistory.forecast import predict_carriers
+from tl_lifehist.lifehistory.lineages import Carriers, Lineages, trace_lineages
+from tl_lifehist.lifehistory.load import (
+    compare_roles,
+    draw_controls,
+    load_bearing,
+    load_parts,
+    load_regression,
+    single_ablation,
+)
+from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, match_features
+from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.lifehistory.study import LifeHistoryStudy
+from tl_lifehist.lifehistory.survival import survival_by_entropy
+from tl_lifehist.metrics import interval
+from tl_lifehist.runs import RunFolder, load_profile
+
+ORIENTATIONS = ("container", "depth")
+SINGLES_PER_ROLE = 15
+CONTEXTS = 5
+FREQUENT_IDS = 50  # vocabulary ids left out in control C11
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """What earlier units of a run left on disk, read when it is needed."""
+
+    root: str
+    study: LifeHistoryStudy
+
+    def unit(self, name: str) -> Path:
+        return RunFolder(self.root).unit(name)
+
+    @property
+    def last(self) -> int:
+        return self.study.series.steps[-1]
+
+    @cached_property
+    def _rows(self) -> dict[str, Any]:
+        test = self.study.test
+        assert test is not None
+        return {"token_ids": test.row_tokens, "documents": test.row_documents}
+
+    def profiles_of(self, step: int, name: str = "base") -> dict[str, FeatureProfiles]:
+        folder = self.unit(f"saes/step{step}/{name}")
+        return {
+            h: load_profile(folder / h / "profile.npz", step=step, hook_name=h, **self._rows)
+            for h in self.study.hook_names
+        }
+
+    @cached_property
+    def profiles(self) -> dict[tuple[int, str], FeatureProfiles]:
+        return {(s, h): p for s in self.study.series.steps for h, p in self.profiles_of(s).items()}
+
+    @cached_property
+    def final(self) -> dict[str, FeatureProfiles]:
+        return self.profiles_of(self.last)
+
+    def saes_of(self, step: int) -> dict[str, Any]:
+        return {h: load_sae(self.unit(f"saes/step{step}/base") / h) for h in self.study.hook_names}
+
+    def saes(self) -> SAEs:
+        return SAEs({(s, h): sae for s in self.study.series.steps for h, sae in self.saes_of(s).items()})
+
+    @cached_property
+    def lineages(self) -> Lineages:
+        table = pd.read_parquet(self.unit("analysis/lineages") / "lineages.parquet")
+        stored = json.loads((self.unit("analysis/lineages") / "alive.json").read_text())
+        alive = {
+            (s, h): np.array(stored[f"{s}/{h}"], dtype=np.int64)
+            for s in self.study.series.steps
+            for h in self.study.hook_names
+        }
+        return Lineages(table, self.study.series.steps, tuple(self.study.hook_names), alive)
+
+    @cached_property
+    def carriers(self) -> Carriers:
+        return self.lineages.carriers()
+
+    def read(self, unit: str, table: str) -> pd.DataFrame:
+        path = self.unit(f"analysis/{unit}") / f"{table}.parquet"
+        return pd.read_parquet(path) if path.exists() else pd.DataFrame()
+
+
+def lineages(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Match neighbouring checkpoints and chain the matches (D5 to D7)."""
+    work = Workspace(root, study)
+    traced = trace_lineages(work.profiles)
+    traced.to_dataframe().to_parquet(folder / "lineages.parquet", index=False)
+    alive = {f"{s}/{h}": features.tolist() for (s, h), features in traced.alive.items()}
+    (folder / "alive.json").write_text(json.dumps(alive))
+
+
+def noise_controls(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Re-match rates within checkpoints and the two nulls of the number of carriers (C1)."""
+    work = Workspace(root, study)
+    replicates = {(s, name): work.profiles_of(s, name) for s, name in study.replicates()}
+    noise.rematch_table(work.profiles, replicates).to_parquet(folder / "rematch.parquet", index=False)
+    own = [
+        replicates[s, name] for s, name in study.replicates() if s == work.last and name.startswith(study.frozen_level)
+    ]
+    frequencies = {h: noise.rematch_frequencies(work.final[h], [r[h] for r in own]) for h in study.hook_names}
+    trained = [s for s in study.series.steps if s > 0]
+    wanted = work.carriers.min_snapshots
+    frozen = noise.frozen_null(frequencies, n_snapshots=len(trained), min_snapshots=wanted, seed=study.seed)
+    unrelated = noise.unrelated_null(work.profiles, min_snapshots=wanted, seed=study.seed)
+    rows = [
+        (name, i, int(c))
+        for name, null in (("frozen", frozen), ("unrelated", unrelated))
+        for i, c in enumerate(null.draws)
+    ]
+    pd.DataFrame(rows, columns=["null", "draw", "carriers"]).to_parquet(folder / "nulls.parquet", index=False)
+    stable = noise.seed_stable(
+        work.final, [r for (s, name), r in replicates.items() if s == work.last and name.startswith("init")]
+    )
+    (folder / "stable.json").write_text(json.dumps(stable))
+
+
+def graphs(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Containment graphs in both orientations at every checkpoint, with their nulls (D12 to D15, C8)."""
+    work = Workspace(root, study)
+    edges, counts, roles = [], [], []
+    for step in study.series.steps:
+        profiles = {h: work.profiles[step, h] for h in study.hook_names}
+        carriers = work.carriers.at(step)
+        n_carriers = sum(len(c) for c in carriers.values())
+        found: dict[str, dict[Any, str]] = {}
+        for orientation in ORIENTATIONS:
+            graph = containment_dag(profiles, orientation=orientation)
+            found[orientation] = feature_roles(graph)
+            edges += [
+                (step, orientation, *a, *b, data["containment"], data["lift"], data["overlap"])
+                for a, b, data in graph.edges(data=True)
+            ]
+            if step == work.last:
+                readable = nx.relabel_nodes(graph, {node: f"{node[0]}/{node[1]}" for node in graph})
+                nx.write_graphml(readable, folder / f"{orientation}.graphml")
+            tally = pd.Series(list(found[orientation].values()), dtype=object).value_counts()
+            row = {
+                "step": step,
+                "orientation": orientation,
+                "n_nodes": graph.number_of_nodes(),
+                "n_edges": graph.number_of_edges(),
+                **{f"n_{role}": int(tally.get(role, 0)) for role in ("root", "mid", "leaf", "isolated")},
+                "n_carriers": n_carriers,
+                "n_can_be_parents": can_be_parents(profiles, carriers, min_lift=2.0) if n_carriers else 0,
+            }
+            if n_carriers:
+                null = recruitment_null(graph, carriers, n_draws=study.n_draws, seed=study.seed)
+                row |= {
+                    "recruited": recruited_fraction(graph, carriers),
+                    "recruited_direct": recruited_fraction(graph, carriers, direct=True),
+                    "recruited_with_carriers": recruited_fraction(graph, carriers, count_carriers=True),
+                    "null_mean": null.mean,
+                    "null_low": null.low,
+                    "null_high": null.high,
+                    "rewired_mean": null.rewired_mean,
+                    "p": null.p,
+                }
+            counts.append(row)
+        roles += [(step, *node, role, found["depth"][node]) for node, role in found["container"].items()]
+    columns = [
+        "step",
+        "orientation",
+        "source_hook",
+        "source_feature",
+        "target_hook",
+        "target_feature",
+        "containment",
+        "lift",
+        "overlap",
+    ]
+    pd.DataFrame(edges, columns=columns).to_parquet(folder / "edges.parquet", index=False)
+    pd.DataFrame(counts).to_parquet(folder / "dag.parquet", index=False)
+    names = ["step", "hook_name", "feature", "role_container", "role_depth"]
+    pd.DataFrame(roles, columns=names).to_parquet(folder / "roles.parquet", index=False)
+
+
+def foresight(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Forecast of carriers, function against direction, survival by entropy (D16, D21 to D23)."""
+    work = Workspace(root, study)
+    saes = work.saes()
+    forecast = predict_carriers(work.profiles, work.lineages, work.carriers, saes=saes, seed=study.seed)
+    row = {
+        "predictor": "entropy, containment, strength",
+        "auc": forecast.auc,
+        "low": forecast.auc_interval[0],
+        "high": forecast.auc_interval[1],
+        "average_precision": forecast.average_precision,
+        "enrichment": forecast.enrichment,
+        "recall_at_k": forecast.recall_at_k,
+        "recall_top_decile": forecast.recall_top_decile,
+        "n": forecast.n,
+        "n_positive": forecast.n_positive,
+    }
+    table = pd.concat([pd.DataFrame([row]), forecast.baselines], ignore_index=True)
+    table["onset"] = forecast.onset
+    table["reason"] = forecast.reason or ""
+    table.to_parquet(folder / "forecast.parquet", index=False)
+    direction = function_and_direction(work.profiles, work.lineages, saes, seed=study.seed)
+    direction.to_parquet(folder / "direction.parquet", index=False)
+    survival_by_entropy(work.profiles, work.lineages).to_parquet(folder / "survival_by_entropy.parquet", index=False)
+
+
+def _load_unit(folder: Path, work: Workspace, controls: tuple[str, ...], offset: int, **extra: Any) -> None:
+    study = work.study
+    if not len(work.carriers):
+        return  # nothing to ablate: the claims say so
+    load = load_bearing(
+        study.series.load(work.last),
+        work.saes_of(work.last),
+        work.carriers.at(work.last),
+        work.final,
+        study.load_text,
+        controls=controls,
+        n_draws=study.n_draws,
+        seed=derive_seed(study.seed, 17, offset) % (1 << 31),
+        **extra,
+    )
+    load.controls.to_parquet(folder / "load.parquet", index=False)
+    load.balance.assign(delta_ce=load.delta_ce, base_ce=load.base_ce, n_scored=load.n_scored).to_parquet(
+        folder / "load_summary.parquet", index=False
+    )
+
+
+def load_by_count(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Joint load against sets of equal count, overall and by role (D18, D19)."""
+    work = Workspace(root, study)
+    _load_unit(folder, work, ("count",), 0, graph=containment_dag(work.final))
+
+
+def load_by_rate(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Joint load against rate-matched sets (D19)."""
+    _load_unit(folder, Workspace(root, study), ("rate",), 1)
+
+
+def load_by_mass(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Joint load against mass-matched sets, all and seed-stable ones only (D19, C1)."""
+    work = Workspace(root, study)
+    stable = json.loads((work.unit("analysis/noise_controls") / "stable.json").read_text())
+    _load_unit(folder, work, ("mass",), 2, among={"stable": stable})
+
+
+def singles(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Single-feature ablation of carriers and of features of each role; what the joint load is made of (D17, C6, C7)."""
+    work = Workspace(root, study)
+    if not len(work.carriers):
+        return
+    model, saes = study.series.load(work.last), work.saes_of(work.last)
+    carriers = work.carriers.at(work.last)
+    roles = work.read("graphs", "roles")
+    roles = roles[roles["step"] == work.last]
+    rng = np.random.default_rng(derive_seed(study.seed, 19))
+    marked = [(h, int(f)) for h, features in carriers.items() for f in features]
+    chosen = {marked[i] for i in rng.permutation(len(marked))[: 4 * SINGLES_PER_ROLE]}
+    for _, group in roles.groupby("role_container"):
+        picked = group.iloc[rng.permutation(len(group))[:SINGLES_PER_ROLE]]
+        chosen |= set(zip(picked["hook_name"], picked["feature"].astype(int), strict=True))
+    features = {h: sorted(f for name, f in chosen if name == h) for h in study.hook_names}
+    table = single_ablation(model, saes, features, study.load_text)
+    table = table.merge(roles[["hook_name", "feature", "role_container"]], on=["hook_name", "feature"], how="left")
+    table = table.rename(columns={"role_container": "role"})
+    table["carrier"] = [f in set(carriers[h]) for h, f in zip(table["hook_name"], table["feature"], strict=True)]
+    table.to_parquet(folder / "single.parquet", index=False)
+    # the sum of single costs is comparable only where every carrier was ablated alone
+    of_carriers = table[table["carrier"]] if len(marked) <= 4 * SINGLES_PER_ROLE else None
+    parts = load_parts(model, saes, carriers, work.final, study.load_text, single=of_carriers, seed=study.seed)
+    parts.to_parquet(folder / "load_parts.parquet", index=False)
+    n_sets = min(study.n_draws, 60)
+    regression = load_regression(model, saes, carriers, work.final, study.load_text, n_sets=n_sets, seed=study.seed)
+    regression.to_parquet(folder / "load_regression.parquet", index=False)
+
+
+def content(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """Contexts of the carriers, and content classes with their load (D24)."""
+    work = Workspace(root, study)
+    assert study.test is not None
+    tokenizer = study.series.tokenizer
+    if tokenizer is None:
+        return
+    n_ids = int(study.test.ids.max()) + 1
+    infrastructure = vocabulary_classes(tokenizer, n_ids)
+    classes = {key: content_classes(profile, infrastructure) for key, profile in work.profiles.items()}
+    rows = [
+        (step, h, int(f), classes[step, h][f])
+        for (step, h) in work.profiles
+        for f in work.lineages.alive[step, h].tolist()
+    ]
+    pd.DataFrame(rows, columns=["step", "hook_name", "feature", "content"]).to_parquet(
+        folder / "classes.parquet", index=False
+    )
+    carriers = work.carriers.at(work.last)
+    contexts = [
+        top_contexts(work.final[h], study.test, features, tokenizer, n=CONTEXTS)
+        for h, features in carriers.items()
+        if features
+    ]
+    if contexts:
+        pd.concat(contexts, ignore_index=True).to_parquet(folder / "contexts.parquet", index=False)
+    if len(work.carriers):
+        at_end = {h: classes[work.last, h] for h in study.hook_names}
+        content_load(work, at_end).to_parquet(folder / "content.parquet", index=False)
+
+
+def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
+    """Each class's share of carriers, joint load and descendants, beside sets of equal mass from the other class."""
+    from tl_lifehist.effects import scored_losses
+
+    study, text = work.study, work.study.load_text
+    model, saes = study.series.load(work.last), work.saes_of(work.last)
+    carriers = work.carriers.at(work.last)
+    total = sum(len(c) for c in carriers.values())
+    base = scored_losses(model, text)
+    graph = containment_dag(work.final)
+    below = set().union(*(nx.descendants(graph, (h, f)) for h, c in carriers.items() for f in c if (h, f) in graph))
+    below -= {(h, f) for h, c in carriers.items() for f in c}
+    single = work.read("singles", "single")
+
+    def cost(chosen: Mapping[str, list[int]]) -> float:
+        return float((scored_losses(model, text, FeatureAblation(saes, chosen)) - base).mean())
+
+    rows = []
+    for name in ("infrastructure", "legible"):
+        mine = {h: [f for f in c if classes[h][f] == name] for h, c in carriers.items()}
+        others = {h: [int(f) for f in work.lineages.alive[work.last, h] if classes[h][f] != name] for h in carriers}
+        count = sum(len(f) for f in mine.values())
+        null: list[float] = []
+        if count:
+            draws = draw_controls(
+                work.final, mine, kind="mass", n_draws=max(study.n_draws // 4, 10), seed=study.seed, among=others
+            )
+            if np.mean([d.unmatched_share for d in draws]) <= 0.1:
+                null = [cost(d.controls) for d in draws]
+        of_class = single[[classes[h][f] == name for h, f in zip(single["hook_name"], single["feature"], strict=True)]]
+        low, high = interval(np.array(null))
+        rows.append(
+            {
+                "content": name,
+                "n": sum(int((classes[h][work.lineages.alive[work.last, h]] == name).sum()) for h in carriers),
+                "n_carriers": count,
+                "share_of_carriers": count / total if total else float("nan"),
+                "joint_load": cost(mine) if count else float("nan"),
+                "null_load_mean": float(np.mean(null)) if null else float("nan"),
+                "null_load_low": low,
+                "null_load_high": high,
+                "null_draws": len(null),
+                "single_load": float(of_class["per_token"].mean()) if len(of_class) else float("nan"),
+                "n_single": len(of_class),
+                "share_of_descendants": sum(classes[h][f] == name for h, f in below) / len(below)
+                if below
+                else float("nan"),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sweeps(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+    """What the thresholds decide, and matches that must vanish (C3, C4, C11)."""
+    work = Workspace(root, study)
+    rows: list[tuple[str, str, str, float]] = []
+    for value in (0.3, 0.4, 0.6, 0.7):
+        rows.append(
+            (
+                "min_similarity",
+                str(value),
+                "carriers",
+                len(trace_lineages(work.profiles, min_similarity=value).carriers()),
+            )
+        )
+    rows.append(("method", "dense", "carriers", len(trace_lineages(work.profiles, method="dense").carriers())))
+    rows.append(("transformed band", "0.2", "carriers", len(trace_lineages(work.profiles, transformed=0.2).carriers())))
+    rows.append(("max_gap", "1", "carriers", len(trace_lineages(work.profiles, max_gap=1).carriers())))
+    for rate, count in ((1e-4, 5), (1e-2, 500)):
+        found = trace_lineages(work.profiles, min_rate=rate, min_count=count)
+        rows.append(("min_rate", f"{rate:g}", "carriers", len(found.carriers())))
+    ids = np.concatenate([p.token_ids for p in list(work.profiles.values())[:1] if p.token_ids is not None])
+    frequent = np.argsort(-np.bincount(ids), kind="stable")[:FREQUENT_IDS]
+    keep = ~np.isin(ids, frequent)
+    rare = {key: p.select_rows(keep) for key, p in work.profiles.items()}
+    rows.append((f"without the {FREQUENT_IDS} most frequent ids", "", "carriers", len(trace_lineages(rare).carriers())))
+    for level in (0.5, 0.7, 0.9, 0.95):
+        rows.append(
+            (
+                "min_containment",
+                str(level),
+                "edges",
+                containment_dag(work.final, min_containment=level).number_of_edges(),
+            )
+        )
+    for lift in (1.5, 5.0):
+        rows.append(("min_lift", str(lift), "edges", containment_dag(work.final, min_lift=lift).number_of_edges()))
+    first, last = study.hook_names[0], study.hook_names[-1]
+    final = work.final
+    shuffled = match_features(final[first], final[first].permuted(study.seed), min_similarity=MIN_SIMILARITY).rate
+    rows.append(("rows shuffled", "", "match rate", shuffled))
+    if first != last:
+        rows.append(("another layer", "", "match rate", match_features(final[first], final[last]).rate))
+    pd.DataFrame(rows, columns=["parameter", "value", "quantity", "result"]).to_parquet(
+        folder / "sweeps.parquet", index=False
+    )
+
+
+STAGES = (
+    ("lineages", (lineages,)),
+    ("noise and graphs", (noise_controls, graphs)),
+    ("controls", (load_by_count, load_by_mass, load_by_rate, singles, foresight, sweeps)),
+    ("content", (content,)),
+)
+
+
+def collect(folder: RunFolder, study: LifeHistoryStudy) -> None:
+    """Gather the units' tables, add those that join several of them, and state the claims."""
+    work = Workspace(str(folder.path), study)
+    tables = {name: work.read(unit, name) for unit, name in _COPIED}
+    for name in ("load", "load_summary"):
+        tables[name] = pd.concat([work.read(unit, name) for unit in _LOADS], ignore_index=True)
+    tables["events"] = events_table(work, tables["rematch"])
+    tables["features"] = features_table(work)
+    tables["carriers"] = carriers_table(work, tables["features"])
+    tables["checkpoints"] = checkpoints_table(work)
+    if len(tables["single"]):
+        known = tables["features"][tables["features"]["step"] == work.last][["hook_name", "feature", "content"]]
+        tables["single"] = tables["single"].merge(known, on=["hook_name", "feature"], how="left")
+    tables["claims"] = make_claims(
+        work.lineages, work.carriers, work.profiles, tables, compare_roles(tables["single"]), study.seed
+    )
+    tables["published"] = published_table(tables, work.lineages, work.carriers)
+    for name, table in tables.items():
+        if name != "claims" and len(table.columns):
+            folder.write_table(name, table)
+    folder.write_table("claims", tables["claims"])  # last: a run with claims is a finished run
+
+
+_LOADS = ("load_by_count", "load_by_rate", "load_by_mass")
+_COPIED = (
+    ("lineages", "lineages"),
+    ("noise_controls", "rematch"),
+    ("noise_controls", "nulls"),
+    ("graphs", "edges"),
+    ("graphs", "dag"),
+    ("foresight", "forecast"),
+    ("foresight", "direction"),
+    ("foresight", "survival_by_entropy"),
+    ("singles", "single"),
+    ("singles", "load_parts"),
+    ("singles", "load_regression"),
+    ("content", "contexts"),
+    ("content", "content"),
+    ("sweeps", "sweeps"),
+)
+
+
+def events_table(work: Workspace, rematch: pd.DataFrame) -> pd.DataFrame:
+    """Births, deaths and both by transition, with the match rate beside the re-match rates of its start (D8, C1)."""
+    births, deaths = work.lineages.births(), work.lineages.deaths()
+    for table in (births, deaths):
+        table["match_rate"] = np.nan
+    deaths["match_rate"] = 1 - deaths["fraction"]
+    found = [noise.floors(rematch, h, s) for h, s in zip(deaths["hook_name"], deaths["step_from"], strict=True)]
+    for level in noise.LEVELS:
+        deaths[f"floor_{level}"] = [f[level] for f in found]
+    # over the data floor persistence is lowest, over the init floor highest: the truth cannot be told from here
+    deaths["persistence_low"] = deaths["match_rate"] / deaths["floor_data"]
+    deaths["persistence_high"] = deaths["match_rate"] / deaths["floor_init"]
+    both = deaths[["hook_name", "step_from", "step_to", "n_alive"]].copy()
+    for column in ("count", "per_step", "per_log_step", "fraction"):
+        both[column] = births[column] + deaths[column]
+    parts = {"birth": births, "death": deaths, "both": both}
+    return pd.concat([table.assign(kind=kind) for kind, table in parts.items()], ignore_index=True)
+
+
+def features_table(work: Workspace) -> pd.DataFrame:
+    """Every alive feature at every checkpoint with its measures, lineage, roles and class."""
+    parts = []
+    for (step, h), profile in work.profiles.items():
+        alive = work.lineages.alive[step, h]
+        columns = {
+            name: getattr(profile, name)[alive] for name in ("firing_rate", "count", "entropy", "strength", "mass")
+        }
+        columns["vocabulary_entropy"] = profile.vocabulary_entropy[alive]
+        columns["top_token_share"] = profile.top_token_share()[alive]
+        parts.append(pd.DataFrame({"step": step, "hook_name": h, "feature": alive, **columns}))
+    table = pd.concat(parts, ignore_index=True)
+    keys = ["step", "hook_name", "feature"]
+    table = table.merge(work.lineages.to_dataframe()[[*keys, "lineage"]], on=keys, how="left")
+    table["carrier"] = table["lineage"].isin(work.carriers.lineages)
+    table = table.merge(work.read("graphs", "roles"), on=keys, how="left")
+    classes = work.read("content", "classes")
+    return table.merge(classes, on=keys, how="left") if len(classes) else table.assign(content=None)
+
+
+def carriers_table(work: Workspace, features: pd.DataFrame) -> pd.DataFrame:
+    """The carriers at the last checkpoint, one row each."""
+    table = features[features["carrier"] & (features["step"] == work.last)]
+    table = table.merge(work.lineages.summary()[["lineage", "birth", "n_snapshots"]], on="lineage", how="left")
+    stable = json.loads((work.unit("analysis/noise_controls") / "stable.json").read_text())
+    table["seed_stable"] = [f in set(stable[h]) for h, f in zip(table["hook_name"], table["feature"], strict=True)]
+    table = table.rename(columns={"role_container": "role"})
+    names = ["lineage", "hook_name", "feature", "birth", "n_snapshots", "firing_rate", "mass", "strength", "entropy"]
+    return table[[*names, "top_token_share", "role", "content", "seed_stable"]].reset_index(drop=True)
+
+
+def checkpoints_table(work: Workspace) -> pd.DataFrame:
+    """Loss of the model and quality of its SAEs at every checkpoint."""
+    rows = []
+    for step in work.study.series.steps:
+        record = json.loads((work.unit(f"saes/step{step}/base") / "checkpoint.json").read_text())
+        for h in work.study.hook_names:
+            alive = len(work.lineages.alive[step, h])
+            rows.append((step, h, record["base_ce"], record["n_scored"], record["fvu"][h], alive))
+    return pd.DataFrame(rows, columns=["step", "hook_name", "base_ce", "n_scored", "unexplained_variance", "n_alive"])

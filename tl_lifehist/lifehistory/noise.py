@@ -1,0 +1,165 @@
+"""Control C1: how much of what looks like change is noise of SAE training.
+
+Two levels, never mixed: `data` (same initial weights, other row order) and `init` (other weights and order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.lineages import trace_lineages
+from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, match_features
+from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.metrics import interval
+
+LEVELS = ("data", "init")
+
+
+def rematch_table(
+    base: Mapping[tuple[int, str], FeatureProfiles],
+    replicates: Mapping[tuple[int, str], Mapping[str, FeatureProfiles]],
+    *,
+    min_similarity: float = MIN_SIMILARITY,
+) -> pd.DataFrame:
+    """Re-match rates within checkpoints: step, hook_name, level, replicate, matched, n_alive, rate (C1).
+
+    Args:
+        base: the run's own profiles by (step, hook point).
+        replicates: `{(step, "data1"): {hook_name: profiles}}`; the name is the level and a number.
+    """
+    rows = []
+    for (step, replicate), at_step in replicates.items():
+        level = replicate.rstrip("0123456789")
+        for hook_name, profile in at_step.items():
+            match = match_features(base[step, hook_name], profile, min_similarity=min_similarity)
+            alive = len(match.pairs) + len(match.unmatched_a)
+            rows.append((step, hook_name, level, replicate, len(match.pairs), alive, match.rate))
+    columns = ["step", "hook_name", "level", "replicate", "matched", "n_alive", "rate"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def floors(rematch: pd.DataFrame, hook_name: str, step: int) -> dict[str, float]:
+    """Re-match rate at each level for a transition that starts at `step`: of the nearest checkpoint that has one."""
+    found = {}
+    for level in LEVELS:
+        rows = rematch[(rematch["hook_name"] == hook_name) & (rematch["level"] == level)]
+        if rows.empty:
+            found[level] = float("nan")
+            continue
+        gap = (np.log10(rows["step"] + 1) - np.log10(step + 1)).abs()
+        found[level] = float(rows.loc[gap == gap.min(), "rate"].mean())
+    return found
+
+
+def rematch_frequencies(
+    base: FeatureProfiles, others: Sequence[FeatureProfiles], *, min_similarity: float = MIN_SIMILARITY
+) -> NDArray[np.float64]:
+    """For each alive feature of `base`, in how many of the other trainings it is matched: `[alive, replicate]` of 0 and 1."""
+    alive = np.flatnonzero(base.alive())
+    columns = []
+    for other in others:
+        match = match_features(base, other, min_similarity=min_similarity)
+        columns.append(np.isin(alive, match.pairs[:, 0]))
+    return np.stack(columns, axis=1).astype(np.float64) if columns else np.zeros((len(alive), 0))
+
+
+@dataclass(frozen=True, eq=False)
+class CarrierNull:
+    """How many carriers there would be if nothing but noise were at work.
+
+    Attributes:
+        draws: number of carriers in each simulated history.
+        mean: their mean.
+        low: lower end of the central 95 %.
+        high: upper end.
+    """
+
+    draws: NDArray[np.int64]
+
+    @property
+    def mean(self) -> float:
+        return float(self.draws.mean())
+
+    @property
+    def low(self) -> float:
+        return interval(self.draws)[0]
+
+    @property
+    def high(self) -> float:
+        return interval(self.draws)[1]
+
+
+def frozen_null(
+    frequencies: Mapping[str, NDArray[np.float64]],
+    *,
+    n_snapshots: int,
+    min_snapshots: int,
+    n_draws: int = 500,
+    seed: int = 0,
+) -> CarrierNull:
+    """Carriers expected if the model never changed and only the SAEs were trained anew at each checkpoint (C1).
+
+    A feature slot that holds a feature re-matched with probability q keeps its lineage over a transition with
+    probability q; otherwise a new lineage starts in it. q is drawn for each feature from its own re-match counts
+    (Beta with half a count added on each side), and features are resampled, so the interval holds both their spread
+    and the small number of trainings. One common rate would understate it: the stable features stay stable.
+
+    Args:
+        frequencies: `{hook_name: [feature, replicate]}` from `rematch_frequencies`, three or more trainings in all.
+        n_snapshots: checkpoints after initialisation.
+        min_snapshots: what the observed carriers had to reach.
+
+    How it can mislead: q is estimated at one checkpoint, and SAEs of an untrained model are noisier or less noisy.
+    """
+    if any(f.shape[1] < 2 for f in frequencies.values()):
+        raise InputError("The frozen null needs at least two further trainings at its checkpoint: raise n_frozen.")
+    rng = np.random.default_rng(seed)
+    draws = np.zeros(n_draws, dtype=np.int64)
+    for matched in frequencies.values():
+        hits, tries = matched.sum(axis=1), matched.shape[1]
+        for draw in range(n_draws):
+            picked = rng.integers(0, len(hits), len(hits)) if len(hits) else np.zeros(0, dtype=np.int64)
+            q = rng.beta(hits[picked] + 0.5, tries - hits[picked] + 0.5)
+            kept = rng.random((len(q), n_snapshots - 1)) < q[:, None]
+            # the lineage alive at the end is as old as the run of kept transitions that ends there
+            trailing = np.cumprod(kept[:, ::-1], axis=1).sum(axis=1) + 1
+            draws[draw] += int((trailing >= min_snapshots).sum())
+    return CarrierNull(draws)
+
+
+def unrelated_null(
+    profiles: Mapping[tuple[int, str], FeatureProfiles],
+    *,
+    min_snapshots: int | None = None,
+    n_draws: int = 3,
+    seed: int = 0,
+    min_similarity: float = MIN_SIMILARITY,
+) -> CarrierNull:
+    """Carriers left when the rows of every profile are shuffled: chance matches, about 0 (C1, C3)."""
+    counts = []
+    for draw in range(n_draws):
+        shuffled = {key: p.permuted(seed + 7919 * draw + 31 * i) for i, (key, p) in enumerate(profiles.items())}
+        lineages = trace_lineages(shuffled, min_similarity=min_similarity)
+        counts.append(len(lineages.carriers(min_snapshots=min_snapshots)))
+    return CarrierNull(np.array(counts, dtype=np.int64))
+
+
+def seed_stable(
+    base: Mapping[str, FeatureProfiles],
+    replicates: Sequence[Mapping[str, FeatureProfiles]],
+    *,
+    min_similarity: float = MIN_SIMILARITY,
+) -> dict[str, list[int]]:
+    """Alive features found again in every replicate, by hook point: stable under SAE training, whatever their history."""
+    stable = {}
+    for name, profile in base.items():
+        matched = rematch_frequencies(profile, [r[name] for r in replicates], min_similarity=min_similarity)
+        alive = np.flatnonzero(profile.alive())
+        stable[name] = alive[matched.all(axis=1)].tolist() if matched.shape[1] else []
+    return stable

@@ -1,0 +1,254 @@
+"""Activation profiles: what each feature does on the evaluation tokens, kept sparse (D2 to D4, D10, D11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+
+from tl_lifehist.activations import BATCH_SIZE, NonFiniteActivations, stream_activations
+from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, require_width
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel
+from tl_lifehist.tokens import TokenSet
+
+FIRING_THRESHOLD = 1e-6
+MIN_RATE = 1e-3
+MIN_COUNT = 50
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureProfiles:
+    """The codes of all features of one SAE on the evaluation tokens.
+
+    Attributes:
+        step: the checkpoint.
+        hook_name: where the SAE reads.
+        acts: codes, sparse `[row, feature]`, not negative; rows are the valid positions in order. Feature indices are
+            the SAE's own everywhere. Values up to 1e-6 count as not firing and are dropped (D2).
+        residual_norm: mean norm of the activations at the hook point; needed by `strength`.
+        token_ids: vocabulary id of each row; needed by `vocabulary_entropy` and by content classes.
+        documents: document of each row.
+        decoder_norm: norm of what one unit of each feature adds; None means unit directions, as in a SAELens inference SAE.
+
+    How it can mislead: all later steps see features only through these tokens. A feature for something that the text
+    does not contain is dead here, whatever it does elsewhere.
+    """
+
+    step: int
+    hook_name: str
+    acts: Any
+    residual_norm: float | None = None
+    token_ids: NDArray[np.integer] | None = None
+    documents: NDArray[np.integer] | None = None
+    decoder_norm: NDArray[np.floating] | None = None
+
+    def __post_init__(self) -> None:
+        matrix = sp.csc_array(self.acts)
+        if matrix.dtype not in (np.float32, np.float64):
+            matrix = matrix.astype(np.float32)
+        if matrix.nnz and not np.isfinite(matrix.data).all():
+            raise InputError(f"The codes at step {self.step}, {self.hook_name!r} hold NaN or infinite values.")
+        if matrix.nnz and matrix.data.min() < 0:
+            raise InputError(
+                f"The codes at step {self.step}, {self.hook_name!r} hold negative values: profiles need codes >= 0."
+            )
+        if matrix.nnz and matrix.data.min() <= FIRING_THRESHOLD:
+            matrix = matrix.copy()
+            matrix.data[matrix.data <= FIRING_THRESHOLD] = 0
+            matrix.eliminate_zeros()
+        matrix.sort_indices()
+        for name, length in (
+            ("token_ids", matrix.shape[0]),
+            ("documents", matrix.shape[0]),
+            ("decoder_norm", matrix.shape[1]),
+        ):
+            value = getattr(self, name)
+            if value is not None and len(value) != length:
+                raise InputError(
+                    f"{name} has {len(value)} entries for profiles of shape {matrix.shape}: expected {length}."
+                )
+        object.__setattr__(self, "acts", matrix)
+
+    @property
+    def n_rows(self) -> int:
+        """Evaluation positions."""
+        return self.acts.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.acts.shape[1]
+
+    @cached_property
+    def count(self) -> NDArray[np.int64]:
+        """Firings of each feature, |T_f| (D2)."""
+        return np.diff(self.acts.indptr).astype(np.int64)
+
+    @cached_property
+    def firing_rate(self) -> Floats:
+        """|T_f| / N."""
+        return self.count / max(self.n_rows, 1)
+
+    @cached_property
+    def code_sum(self) -> Floats:
+        """Sum of each feature's codes."""
+        return np.asarray(self.acts.sum(axis=0, dtype=np.float64)).ravel()
+
+    @property
+    def norm(self) -> Floats:
+        """Norm of each feature's direction; 1 where `decoder_norm` is not given."""
+        return (
+            np.ones(self.n_features) if self.decoder_norm is None else np.asarray(self.decoder_norm, dtype=np.float64)
+        )
+
+    @property
+    def mass(self) -> Floats:
+        """Total mass, sum_t a_f ||d_f|| / N (D11)."""
+        return self.code_sum * self.norm / max(self.n_rows, 1)
+
+    @property
+    def strength(self) -> Floats:
+        """Mean of a_f ||d_f|| where the feature fires, over the mean activation norm (D11); NaN where it never fires."""
+        if self.residual_norm is None:
+            raise InputError(
+                f"strength needs residual_norm, which the profiles at {self.hook_name!r} lack: pass the mean activation norm."
+            )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.code_sum * self.norm / self.count / self.residual_norm
+
+    def alive(self, *, min_rate: float = MIN_RATE, min_count: int = MIN_COUNT) -> Bools:
+        """Which features fire often enough to be matched and counted, `[feature]` (D3; both thresholds are ours)."""
+        return (self.firing_rate >= min_rate) & (self.count >= min_count)
+
+    @cached_property
+    def entropy(self) -> Floats:
+        """How evenly each feature's code is spread over the positions, in [0, 1] (D10, ours); NaN where it never fires.
+
+        How it can mislead: it is close to the logarithm of the firing rate; show that baseline beside it.
+        """
+        return _column_entropy(self.acts, np.log(max(self.n_rows, 2)))
+
+    @cached_property
+    def vocabulary_entropy(self) -> Floats:
+        """D10 over vocabulary ids instead of positions, over the log of the number of ids that occur."""
+        by_token = self.by_token()
+        return _column_entropy(by_token, np.log(max(len(np.unique(self._tokens())), 2)))
+
+    def by_token(self) -> sp.csc_array:
+        """Each feature's code summed by vocabulary id, `[id, feature]`."""
+        ids = self._tokens()
+        gather = sp.csr_array((np.ones(len(ids)), (ids, np.arange(len(ids)))), shape=(int(ids.max()) + 1, len(ids)))
+        return sp.csc_array(gather @ self.acts)
+
+    def top_token_share(self) -> Floats:
+        """Share of each feature's mass on its most frequent vocabulary id (C11); NaN where it never fires."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(self.by_token().max(axis=0).todense()).ravel() / self.code_sum
+
+    def _tokens(self) -> NDArray[np.integer]:
+        if self.token_ids is None:
+            raise InputError(
+                f"This needs token_ids, which the profiles at {self.hook_name!r} lack: pass the id of each row."
+            )
+        return np.asarray(self.token_ids)
+
+    def permuted(self, seed: int) -> FeatureProfiles:
+        """The same codes with the rows shuffled: what is left of any match is chance (C3)."""
+        order = np.random.default_rng(seed).permutation(self.n_rows)
+        return FeatureProfiles(
+            self.step, self.hook_name, sp.csr_array(self.acts)[order], self.residual_norm, None, None, self.decoder_norm
+        )
+
+    def select_rows(self, keep: Bools) -> FeatureProfiles:
+        """The profiles over some of the rows: some documents, or without frequent tokens (C3, C11)."""
+        pick = [None if v is None else np.asarray(v)[keep] for v in (self.token_ids, self.documents)]
+        acts = sp.csr_array(self.acts)[np.flatnonzero(keep)]
+        return FeatureProfiles(self.step, self.hook_name, acts, self.residual_norm, *pick, self.decoder_norm)
+
+
+def _column_entropy(matrix: sp.csc_array, scale: float) -> Floats:
+    column = np.repeat(np.arange(matrix.shape[1]), np.diff(matrix.indptr))
+    data = matrix.data.astype(np.float64)
+    total = np.bincount(column, weights=data, minlength=matrix.shape[1])
+    # -sum q log q with q = a / total is log(total) - sum(a log a) / total, which needs one pass
+    weighted = np.bincount(column, weights=data * np.log(np.where(data > 0, data, 1.0)), minlength=matrix.shape[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = (np.log(total) - weighted / total) / scale
+    return np.where(total > 0, np.clip(value, 0, None), np.nan)
+
+
+@torch.no_grad()
+def profile_saes(
+    model: HookedModel, saes: Mapping[str, Dictionary], tokens: TokenSet, *, step: int = 0, batch_size: int = BATCH_SIZE
+) -> dict[str, FeatureProfiles]:
+    """Profiles of every SAE at one checkpoint, from one forward pass: `{hook_name: FeatureProfiles}`.
+
+    Memory follows the number of firings, not tokens times features.
+
+    Raises:
+        InputError: an unknown hook point, an SAE of another width, activations that are NaN (with step, hook point and
+            position), no valid position.
+    """
+    if tokens.n_valid == 0:
+        raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
+    parts: dict[str, list[Any]] = {name: [] for name in saes}
+    norms = dict.fromkeys(saes, 0.0)
+    try:
+        for batch in stream_activations(model, list(saes), tokens, batch_size=batch_size):
+            for name, rows in batch.items():
+                require_width(saes[name], rows.shape[1], name)
+                parts[name].append(_sparse_codes(saes[name], rows))
+                norms[name] += float(rows.double().norm(dim=1).sum())
+    except NonFiniteActivations as error:
+        raise NonFiniteActivations(f"Step {step}: {error}") from error
+    return {
+        name: FeatureProfiles(
+            step=step,
+            hook_name=name,
+            acts=sp.vstack(parts[name], format="csc"),
+            residual_norm=norms[name] / tokens.n_valid,
+            token_ids=tokens.row_tokens,
+            documents=tokens.row_documents,
+            decoder_norm=decoder_directions(sae).double().norm(dim=1).cpu().numpy(),
+        )
+        for name, sae in saes.items()
+    }
+
+
+def _sparse_codes(sae: Dictionary, rows: torch.Tensor) -> sp.csr_array:
+    codes = sae.encode(rows.to(sae.W_dec.dtype).to(sae.W_dec.device))
+    row, feature = (codes.abs() > FIRING_THRESHOLD).nonzero(as_tuple=True)
+    data = codes[row, feature].float().cpu().numpy()
+    return sp.csr_array((data, (row.cpu().numpy(), feature.cpu().numpy())), shape=tuple(codes.shape))
+
+
+def activation_profiles(
+    series: Mapping[int, HookedModel],
+    saes: Any,
+    tokens: TokenSet,
+    *,
+    steps: Iterable[int] | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> dict[tuple[int, str], FeatureProfiles]:
+    """Profiles at every checkpoint and hook point: `{(step, hook_name): FeatureProfiles}` (D4).
+
+    Args:
+        series: a `CheckpointSeries`, or any mapping of step to hooked model.
+        saes: what `train_saes` returns: `saes.at(step)` gives the SAEs of a checkpoint by hook point.
+        tokens: the evaluation tokens, the same for every checkpoint.
+        steps: some of the checkpoints; all by default.
+    """
+    profiles: dict[tuple[int, str], FeatureProfiles] = {}
+    for step in list(series if steps is None else steps):
+        at_step = profile_saes(series[step], saes.at(step), tokens, step=step, batch_size=batch_size)
+        profiles.update({(step, name): profile for name, profile in at_step.items()})
+    return profiles

@@ -1,0 +1,88 @@
+"""Every formula that ends in a number a user reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[np.floating]
+
+
+def cross_entropy(logits: Float[Tensor, "row d_vocab"], labels: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
+    """Negative log-probability of each label, in nats, at least in float32."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return torch.nn.functional.cross_entropy(logits, labels.to(logits.device), reduction="none")
+
+
+def kl_divergence(p: Float[Tensor, "row d_vocab"], q: Float[Tensor, "row d_vocab"]) -> Float[Tensor, " row"]:
+    """KL(p || q) in nats of the distributions with logits `p` and `q`, row by row, at least in float32."""
+    dtype = torch.promote_types(p.dtype, torch.float32)
+    log_p, log_q = p.to(dtype).log_softmax(-1), q.to(dtype).log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1).clamp_min(0)
+
+
+def entropy(logits: Float[Tensor, "row d_vocab"]) -> Float[Tensor, " row"]:
+    """Entropy in nats of the distribution with these logits, row by row, at least in float32."""
+    log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def nmse(
+    x: Float[Tensor, "row d_model"], x_hat: Float[Tensor, "row d_model"], mean: Float[Tensor, " d_model"]
+) -> float:
+    """Squared error over squared distance from `mean`: 0 is perfect, 1 is what `mean` itself scores.
+
+    How it can mislead: a few massive activations can hold most of the variance and decide the value.
+    """
+    return float((x - x_hat).square().sum() / (x - mean).square().sum())
+
+
+def normalised_entropy(weights: Array, n: int) -> Array:
+    """Entropy of each column's shares over `log n`: 0 for all on one row, 1 for an even spread. `weights` [row, column]."""
+    total = weights.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = weights / total
+        terms = np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0)
+    return np.where(total > 0, -terms.sum(axis=0) / np.log(n), np.nan)
+
+
+def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
+    """The central `level` of `draws`, by percentiles; NaN where there is none."""
+    kept = np.asarray(draws, dtype=float)
+    kept = kept[np.isfinite(kept)]
+    if len(kept) == 0:
+        return float("nan"), float("nan")
+    low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def exceedance_p(observed: float, null: Array) -> float:
+    """One-sided p: (1 + number of null draws at least as large) / (number of draws + 1)."""
+    null = np.asarray(null, dtype=float)
+    return float((1 + (null >= observed).sum()) / (len(null) + 1))
+
+
+def bootstrap_mean(
+    values: Array, groups: NDArray[np.integer], *, n_draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % interval of the mean of `values`, resampling whole `groups` (documents), not single values.
+
+    How it can mislead: with a handful of groups the interval is too narrow whatever the number of values.
+    """
+    _, index = np.unique(groups, return_inverse=True)
+    sums = np.bincount(index, weights=values)
+    counts = np.bincount(index)
+    draws = np.random.default_rng(seed).integers(0, len(sums), size=(n_draws, len(sums)))
+    return interval(sums[draws].sum(axis=1) / counts[draws].sum(axis=1))
+
+
+def standardised_difference(a: Array, b: Array) -> float:
+    """(mean a - mean b) over the pooled standard deviation; 0 when both are constant and equal."""
+    pooled = np.sqrt((np.var(a) + np.var(b)) / 2)
+    gap = float(np.mean(a) - np.mean(b))
+    if pooled == 0:
+        return 0.0 if gap == 0 else float(np.sign(gap) * np.inf)
+    return gap / float(pooled)

@@ -1,0 +1,94 @@
+"""What a model must offer: TransformerLens' hook interface and nothing else.
+
+A TransformerBridge, a HookedTransformer and a user's own HookedRootModule all satisfy `HookedModel`. No model is
+subclassed, no HookPoint swapped, and every hook is gone when the call returns, after an exception too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tl_lifehist.errors import InputError, nearest
+
+Hook = tuple[str, Callable[..., Any]]
+
+
+@runtime_checkable
+class HookedModel(Protocol):
+    """`hooks`, `hook_dict`, and a call on token ids that returns logits `[seq, pos, d_vocab]`."""
+
+    def hooks(self, fwd_hooks: Any = ..., bwd_hooks: Any = ...) -> AbstractContextManager[Any]: ...
+
+    @property
+    def hook_dict(self) -> Mapping[str, Any]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def require_hooks(model: HookedModel, hook_names: Iterable[str]) -> None:
+    """Refuse a model in training mode, and a hook point that the model does not have.
+
+    TransformerBridge 3.9 ignores unknown names without a word, so they are looked up before anything runs.
+    """
+    if getattr(model, "training", False):
+        raise InputError(
+            "The model is in training mode, so dropout would change every number: call model.eval() first."
+        )
+    known = model.hook_dict
+    for name in hook_names:
+        if name not in known:
+            raise InputError(f"The model has no hook point {name!r}; the nearest names are: {nearest(name, known)}.")
+
+
+def device_of(model: HookedModel) -> torch.device:
+    """The device token ids have to be on."""
+    if isinstance(model, nn.Module):
+        for parameter in model.parameters():
+            return parameter.device
+    return torch.device("cpu")
+
+
+def run_model(
+    model: HookedModel,
+    ids: Int[Tensor, "seq pos"],
+    attention_mask: Int[Tensor, "seq pos"] | None = None,
+) -> Float[Tensor, "seq pos d_vocab"]:
+    """The model's logits. The mask is passed only when there is one, so models without that argument work."""
+    device = device_of(model)
+    limit = getattr(getattr(model, "cfg", None), "d_vocab", None)
+    if limit is not None and limit > 0 and ids.numel() and int(ids.max()) >= limit:
+        raise InputError(
+            f"Token id {int(ids.max())} is outside the model's vocabulary of {limit}: "
+            "tokenize with the tokenizer this model was trained with."
+        )
+    if attention_mask is None:
+        return model(ids.to(device))
+    return model(ids.to(device), attention_mask=attention_mask.to(device))
+
+
+@contextmanager
+def exactly_once(model: HookedModel, fwd_hooks: Sequence[Hook]) -> Iterator[None]:
+    """Add the hooks for one forward pass and insist that each fired exactly once in it."""
+    fired = [0] * len(fwd_hooks)
+
+    def counted(index: int, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def run(value: Tensor, hook: Any) -> Any:
+            fired[index] += 1
+            return fn(value, hook=hook)
+
+        return run
+
+    with model.hooks(fwd_hooks=[(name, counted(i, fn)) for i, (name, fn) in enumerate(fwd_hooks)]):
+        yield
+    for (name, _), count in zip(fwd_hooks, fired, strict=True):
+        if count != 1:
+            raise InputError(
+                f"The hook point {name!r} fired {count} times in one forward pass instead of once, "
+                "so its activation is not defined: choose another hook point."
+            )

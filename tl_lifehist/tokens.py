@@ -1,0 +1,208 @@
+"""`TokenSet`: the same positions for every checkpoint, and one mask used everywhere.
+
+The labels are aligned with the logits, so causal and masked language models share one scoring path: they differ in
+how a `TokenSet` is built and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from tl_lifehist.errors import InputError
+
+NO_LABEL = -100
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSet:
+    """Token ids with the positions to analyse and the targets to score.
+
+    Attributes:
+        ids: token ids.
+        valid: positions that are analysed and intervened on: no padding, no special token, and no position 0 in a
+            causal model (it is an attention sink whose activations dwarf all others).
+        labels: the target of the logits at that position, -100 where there is none. *Scored* positions are
+            valid and have a label.
+        attention_mask: what the model may see; None when nothing is padded, and then the model gets none.
+        documents: the document each position belongs to, for splits and for bootstraps over documents. One a row
+            when not given.
+
+    How it can mislead: token-level errors within a document are correlated, so intervals over tokens are too narrow;
+    use `documents`.
+    """
+
+    ids: Int[Tensor, "seq pos"]
+    valid: Bool[Tensor, "seq pos"]
+    labels: Int[Tensor, "seq pos"]
+    attention_mask: Int[Tensor, "seq pos"] | None = None
+    documents: Int[Tensor, "seq pos"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("valid", "labels", "attention_mask", "documents"):
+            value = getattr(self, name)
+            if value is not None and value.shape != self.ids.shape:
+                raise InputError(f"{name} has shape {tuple(value.shape)} but ids has {tuple(self.ids.shape)}.")
+        if self.ids.numel() and int(self.ids.min()) < 0:
+            raise InputError("Token ids must not be negative.")
+        if self.documents is None:
+            rows = torch.arange(len(self.ids)).unsqueeze(1).expand(self.ids.shape).clone()
+            object.__setattr__(self, "documents", rows)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: slice | Sequence[int] | Tensor | np.ndarray) -> TokenSet:
+        """The sequences `rows`, as a TokenSet of their own."""
+        index: Any = rows if isinstance(rows, slice) else torch.as_tensor(np.asarray(rows), dtype=torch.long)
+        return TokenSet(*(None if t is None else t[index] for t in self._tensors()))  # type: ignore[arg-type]
+
+    def _tensors(self) -> tuple[Tensor | None, ...]:
+        return self.ids, self.valid, self.labels, self.attention_mask, self.documents
+
+    def batches(self, batch_size: int) -> Iterator[TokenSet]:
+        """Consecutive groups of `batch_size` sequences."""
+        for start in range(0, len(self), batch_size):
+            yield self[start : start + batch_size]
+
+    def take(self, n_valid: int) -> TokenSet:
+        """The first sequences that together hold at least `n_valid` valid positions (all, if there are fewer)."""
+        held = self.valid.sum(dim=1).cumsum(dim=0)
+        return self[: int((held < n_valid).sum()) + 1]
+
+    @property
+    def scored(self) -> Bool[Tensor, "seq pos"]:
+        """Positions whose prediction counts: valid, with a label."""
+        return self.valid & (self.labels != NO_LABEL)
+
+    @property
+    def n_valid(self) -> int:
+        return int(self.valid.sum())
+
+    @property
+    def n_scored(self) -> int:
+        return int(self.scored.sum())
+
+    @property
+    def row_tokens(self) -> np.ndarray:
+        """The token id of each activation row (valid positions in order), `[row]`."""
+        return self.ids[self.valid].numpy()
+
+    @property
+    def row_documents(self) -> np.ndarray:
+        """The document of each activation row, `[row]`."""
+        assert self.documents is not None  # filled in __post_init__
+        return self.documents[self.valid].numpy()
+
+    @property
+    def row_positions(self) -> np.ndarray:
+        """Sequence and position of each activation row, `[row, 2]`."""
+        return self.valid.nonzero().numpy()
+
+    @classmethod
+    def from_texts(
+        cls, texts: Sequence[str], tokenizer: Any, *, context_size: int = 128, keep_partial: bool = True
+    ) -> TokenSet:
+        """Windows for a causal model: BOS first if the tokenizer has one, never two texts in one window.
+
+        Args:
+            texts: one string a document; the document number is the position in this list.
+            tokenizer: a Hugging Face tokenizer.
+            context_size: positions in a window, BOS included.
+            keep_partial: keep each text's last, shorter window, padded on the right and masked. False drops it, and
+                then nothing is padded and the model gets no attention mask.
+
+        Raises:
+            InputError: no text yields a window.
+        """
+        bos = tokenizer.bos_token_id  # an id of 0 is a BOS like any other
+        head = [] if bos is None else [bos]
+        room = context_size - len(head)
+        if room < 2:
+            raise InputError(f"context_size={context_size} leaves no room for two tokens: use 8 or more.")
+        special = set(tokenizer.all_special_ids)
+        pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, bos) if i is not None), 0)
+        rows: list[tuple[int, list[int]]] = []
+        for document, ids in enumerate(_token_ids(texts, tokenizer)):
+            for start in range(0, len(ids), room):
+                body = ids[start : start + room]
+                if len(body) == room or (keep_partial and len(body) >= 2):
+                    rows.append((document, head + body))
+        if not rows:
+            raise InputError("No text is long enough for a window: give longer texts or a smaller context_size.")
+        padded = [(document, body + [pad] * (context_size - len(body)), len(body)) for document, body in rows]
+        tensor = torch.tensor([body for _, body, _ in padded])
+        lengths = torch.tensor([n for _, _, n in padded]).unsqueeze(1)
+        seen = torch.arange(context_size) < lengths
+        valid = seen & ~torch.isin(tensor, torch.tensor(sorted(special), dtype=tensor.dtype))
+        labels = torch.full_like(tensor, NO_LABEL)
+        labels[:, :-1] = torch.where(valid[:, 1:], tensor[:, 1:], NO_LABEL)
+        valid[:, 0] = False
+        documents = torch.tensor([document for document, _, _ in padded]).unsqueeze(1).expand(tensor.shape).clone()
+        return cls(tensor, valid, labels, None if bool(seen.all()) else seen.long(), documents)
+
+    @classmethod
+    def for_masked_lm(
+        cls,
+        texts: Sequence[str],
+        tokenizer: Any,
+        *,
+        context_size: int = 128,
+        mask_rate: float = 0.15,
+        seed: int = 0,
+    ) -> TokenSet:
+        """Windows for a masked language model; the masked positions carry the labels and are the same in every run.
+
+        Every chosen position becomes the mask token (no random or kept tokens), so that a label always means a
+        prediction from context. There is no position-0 rule: a bidirectional model has no attention sink to protect.
+
+        Raises:
+            InputError: the tokenizer has no mask token, or no text yields a window.
+        """
+        if tokenizer.mask_token_id is None:
+            raise InputError("This tokenizer has no mask token: use TokenSet.from_texts for a causal model.")
+        if not 0 < mask_rate < 1:
+            raise InputError(f"mask_rate={mask_rate} must lie between 0 and 1.")
+        head = [] if tokenizer.cls_token_id is None else [tokenizer.cls_token_id]
+        tail = [] if tokenizer.sep_token_id is None else [tokenizer.sep_token_id]
+        room = context_size - len(head) - len(tail)
+        pad = tokenizer.pad_token_id or 0
+        rows = [
+            (document, head + ids[start : start + room] + tail)
+            for document, ids in enumerate(_token_ids(texts, tokenizer))
+            for start in range(0, len(ids), room)
+        ]
+        if not rows:
+            raise InputError("No text holds a token: give longer texts.")
+        tensor = torch.tensor([body + [pad] * (context_size - len(body)) for _, body in rows])
+        seen = torch.arange(context_size) < torch.tensor([len(body) for _, body in rows]).unsqueeze(1)
+        special = torch.tensor(sorted(set(tokenizer.all_special_ids)), dtype=tensor.dtype)
+        valid = seen & ~torch.isin(tensor, special)
+        generator = torch.Generator().manual_seed(seed)
+        masked = valid & (torch.rand(tensor.shape, generator=generator) < mask_rate)
+        labels = torch.where(masked, tensor, NO_LABEL)
+        ids = torch.where(masked, torch.full_like(tensor, tokenizer.mask_token_id), tensor)
+        documents = torch.tensor([document for document, _ in rows]).unsqueeze(1).expand(tensor.shape).clone()
+        return cls(ids, valid, labels, None if bool(seen.all()) else seen.long(), documents)
+
+    @classmethod
+    def pocket(cls, split: str, *, context_size: int = 128) -> TokenSet:
+        """The pocket suite's own text: "train", "calibration" or "test", disjoint by document."""
+        from tl_lifehist.checkpoints.pocket import pocket_texts, pocket_tokenizer
+
+        texts = [text for _, text in pocket_texts(split)]
+        return cls.from_texts(texts, pocket_tokenizer(), context_size=context_size, keep_partial=False)
+
+
+def _token_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
+    if isinstance(texts, str):
+        raise InputError("texts is one string: give a list of strings, one a document.")
+    if not len(texts):
+        raise InputError("There is no text: give at least one document.")
+    return tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
