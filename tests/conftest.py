@@ -86,3 +86,49 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@pytest.fixture(scope="session")
+def pocket_series() -> Any:
+    import tl_lifehist as lh
+
+    return lh.CheckpointSeries.pocket()
+
+
+@pytest.fixture(scope="session")
+def pocket_model(pocket_series: Any) -> Any:
+    """The trained pocket model; tests must leave it as it is."""
+    return pocket_series.load(4096)
+
+
+@pytest.fixture(scope="session")
+def pocket_tokens() -> Any:
+    """A few windows of the pocket suite's test text."""
+    import tl_lifehist as lh
+
+    return lh.TokenSet.pocket("test")[::40][:12]
+
+
+@pytest.fixture(scope="session")
+def make_sae() -> Any:
+    """A SAELens TopK SAE with random weights; with `unit=False` its decoder rows are not unit."""
+
+    def make(*, d_in: int = 96, d_sae: int = 64, k: int = 8, seed: int = 0, unit: bool = True) -> Any:
+        from sae_lens.saes.topk_sae import TopKSAE, TopKSAEConfig
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            sae = TopKSAE(TopKSAEConfig(d_in=d_in, d_sae=d_sae, k=k, rescale_acts_by_decoder_norm=not unit))
+            rows = torch.randn(d_sae, d_in)
+            length = torch.ones(d_sae, 1) if unit else torch.rand(d_sae, 1) * 6 + 0.5
+            sae.W_dec.data = rows / rows.norm(dim=1, keepdim=True) * length
+            sae.W_enc.data = (rows / rows.norm(dim=1, keepdim=True)).T.contiguous()
+            sae.b_dec.data = torch.randn(d_in) * 0.1
+        return sae.requires_grad_(False).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_sae(make_sae: Any) -> Any:
+    return make_sae()

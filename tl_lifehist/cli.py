@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 DEMO_STEPS = (0, 32, 128, 512, 2048, 4096)
-DEMO_ROWS, DEMO_POSITIONS, DEMO_SCORED, DEMO_DRAWS = 150_000, 30_000, 3_000, 20
+DEMO_ROWS, DEMO_POSITIONS, DEMO_SCORED, DEMO_DRAWS = 100_000, 24_000, 3_000, 19
 
 Out = Annotated[Path, typer.Option(help="Run folder; the same command takes an interrupted run up again.")]
 Workers = Annotated[int, typer.Option(help="Worker processes of one thread each; 0 computes in this process.")]
@@ -81,7 +81,10 @@ def life_history(
     texts: Annotated[
         Path | None,
         typer.Option(
-            help="Text: a .txt file (documents parted by blank lines) or .jsonl with a text field. The pocket suite's own text by default."
+            help=(
+                "Text: a .txt file (documents parted by blank lines) or .jsonl with a text field. The pocket "
+                "suite's own text by default."
+            )
         ),
     ] = None,
     context_size: Annotated[int, typer.Option(help="Positions in a window.")] = 128,
@@ -114,7 +117,7 @@ def life_history(
             d_sae=d_sae,
             k=k,
             training_tokens=training_tokens,
-            init=init,  # type: ignore[arg-type]
+            init=init,
             n_draws=draws,
             load_tokens=load_tokens,
             seed=seed,

@@ -37,10 +37,11 @@ def scored_losses(
     """
     _require_scored(tokens)
     require_hooks(model, [name for name, _ in intervention.fwd_hooks()] if intervention else [])
-    parts = []
-    for batch in tokens.batches(batch_size):
-        if batch.n_scored:
-            parts.append(cross_entropy(scored_logits(model, batch, intervention), batch.labels[batch.scored]))
+    parts = [
+        cross_entropy(scored_logits(model, batch, intervention), batch.labels[batch.scored])
+        for batch in tokens.batches(batch_size)
+        if batch.n_scored
+    ]
     return torch.cat(parts).double().cpu().numpy()
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,6 +25,7 @@ from tl_lifehist.models import Hook
 Valid = Bool[Tensor, "seq pos"]
 
 
+@runtime_checkable
 class Intervention(Protocol):
     """What changes activations: a list of forward hooks for the positions `valid`."""
 
@@ -32,7 +33,9 @@ class Intervention(Protocol):
 
 
 def _on_rows(edit: Callable[[Tensor], Tensor], valid: Valid | None) -> Callable[..., Tensor]:
-    """A hook that replaces the rows at `valid` positions by `edit(rows)` and leaves the others untouched, bit by bit."""
+    """A hook that replaces the rows at `valid` positions by `edit(rows)` and leaves the others untouched, bit by
+    bit.
+    """
 
     def hook_fn(value: Tensor, hook: Any) -> Tensor:
         if valid is None:
@@ -79,8 +82,8 @@ class FeatureAblation:
         dictionaries: Mapping[str, Dictionary],
         features: Mapping[str, Sequence[int]],
         *,
-        mode: Literal["zero", "mean", "resample"] = "zero",
-        form: Literal["subtract", "substitute"] = "subtract",
+        mode: str = "zero",
+        form: str = "subtract",
         reference: Mapping[str, ReferencedDictionary] | None = None,
         seed: int = 0,
     ) -> None:
@@ -100,7 +103,7 @@ class FeatureAblation:
                 )
             dictionary = self.dictionaries[name]
             count = n_features(dictionary)
-            if len(chosen) and not (0 <= int(chosen.min()) and int(chosen.max()) < count):
+            if len(chosen) and not (int(chosen.min()) >= 0 and int(chosen.max()) < count):
                 raise InputError(f"A feature at {name!r} lies outside 0 to {count - 1}, the dictionary's features.")
             if len(chosen.unique()) != len(chosen):
                 raise InputError(f"A feature at {name!r} is named twice: name each feature once.")

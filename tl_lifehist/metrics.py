@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.floating]
+Array = NDArray[Any]
 
 
 def cross_entropy(logits: Float[Tensor, "row d_vocab"], labels: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
@@ -38,15 +40,6 @@ def nmse(
     How it can mislead: a few massive activations can hold most of the variance and decide the value.
     """
     return float((x - x_hat).square().sum() / (x - mean).square().sum())
-
-
-def normalised_entropy(weights: Array, n: int) -> Array:
-    """Entropy of each column's shares over `log n`: 0 for all on one row, 1 for an even spread. `weights` [row, column]."""
-    total = weights.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = weights / total
-        terms = np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0)
-    return np.where(total > 0, -terms.sum(axis=0) / np.log(n), np.nan)
 
 
 def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -46,6 +46,7 @@ VERSIONED = (
 _TEMPORARY = ".partial-"
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Anything whose `submit(fn, *args)` returns an object with `done()` and `result()`."""
 
@@ -75,7 +76,8 @@ def clear_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
-                f"The disk of {path} is full: free some space and start the same command again; finished units are kept."
+                f"The disk of {path} is full: free some space and start the same command again; finished "
+                "units are kept."
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise InputError(f"{path} cannot be written: give a folder that you may write to.") from error
@@ -241,7 +243,8 @@ class RunFolder:
         if not path.is_file():
             known = sorted(p.stem for p in self.path.glob("tables/*.parquet"))
             raise InputError(
-                f"{self.path} holds no table {name!r}; it holds: {', '.join(known) or 'none (the run is not finished)'}."
+                f"{self.path} holds no table {name!r}; it holds: "
+                f"{', '.join(known) or 'none (the run is not finished)'}."
             )
         return pd.read_parquet(path)
 
@@ -266,7 +269,9 @@ class Run:
 
     @property
     def claims(self) -> pd.DataFrame:
-        """Every claim beside its null: claim, observed, null, low, high, p, n, verdict ("beyond" | "within" | "not testable")."""
+        """Every claim beside its null: claim, observed, null, low, high, p, n, verdict ("beyond" | "within" |
+        "not testable").
+        """
         return self.table("claims")
 
     @property

@@ -52,7 +52,7 @@ def tiny_tokenizer() -> Any:
     vocabulary = {"<|endoftext|>": 0, **{f"w{i}": i for i in range(1, VOCAB)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|endoftext|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "<|endoftext|>")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
@@ -83,6 +83,7 @@ class Hub:
         self.repos: dict[str, dict[str, Path]] = {}
         self.requests: list[str] = []  # "METHOD /path"
         self.cut: dict[str, int] = {}  # file name -> bytes sent before the connection breaks, once
+        self.refuse: tuple[int, str] | None = None  # status and error code of every answer
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -113,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
-        if parts[:2] == ["api", "models"] and len(parts) >= 5:
+        if self.hub.refuse is not None:
+            self._send(self.hub.refuse[0], b"{}", {"X-Error-Code": self.hub.refuse[1]})
+        elif parts[:2] == ["api", "models"] and len(parts) >= 5:
             self._api("/".join(parts[2:4]), parts[4], "/".join(parts[5:]))
         elif len(parts) >= 5 and parts[2] == "resolve":
             self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
@@ -125,28 +128,27 @@ class _Handler(BaseHTTPRequestHandler):
         if branches is None:
             return self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         if what == "refs":
-            found = [{"name": b, "ref": f"refs/heads/{b}", "targetCommit": _sha(repo, b)} for b in branches]
+            found = [{"name": b, "ref": f"refs/heads/{b}", "targetCommit": _sha(f)} for b, f in branches.items()]
             return self._json({"branches": found, "tags": [], "converts": []})
-        branch = _branch(repo, branches, revision)
+        branch = _branch(branches, revision)
         if branch is None:
             return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         files = sorted(path for path in branches[branch].rglob("*") if path.is_file())
         names = [str(path.relative_to(branches[branch])) for path in files]
         if what == "revision":
             siblings = [{"rfilename": name} for name in names]
-            return self._json({"id": repo, "sha": _sha(repo, branch), "siblings": siblings, "tags": []})
+            return self._json({"id": repo, "sha": _sha(branches[branch]), "siblings": siblings, "tags": []})
         rows = zip(names, files, strict=True)
         tree = [{"type": "file", "path": n, "size": f.stat().st_size, "oid": _etag(f)} for n, f in rows]
         return self._json(tree)
 
     def _file(self, repo: str, revision: str, name: str) -> None:
         branches = self.hub.repos.get(repo, {})
-        branch = _branch(repo, branches, revision)
-        path = branches[branch] / name if branch else None
-        if path is None or not path.is_file():
+        branch = _branch(branches, revision)
+        if branch is None or not (path := branches[branch] / name).is_file():
             return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
         body, status = path.read_bytes(), 200
-        headers = {"X-Repo-Commit": _sha(repo, branch or ""), "ETag": f'"{_etag(path)}"', "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": _sha(branches[branch]), "ETag": f'"{_etag(path)}"', "Accept-Ranges": "bytes"}
         wanted = self.headers.get("Range")
         if wanted:
             start = int(wanted.removeprefix("bytes=").split("-")[0])
@@ -169,16 +171,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def _sha(repo: str, branch: str) -> str:
-    return hashlib.sha1(f"{repo}@{branch}".encode()).hexdigest()
+def _sha(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    listed = "".join(f"{path.relative_to(folder)} {_etag(path)}\n" for path in files)
+    return hashlib.sha1(f"{folder}\n{listed}".encode()).hexdigest()
 
 
 def _etag(path: Path) -> str:
     return hashlib.sha1(path.read_bytes()).hexdigest()
 
 
-def _branch(repo: str, branches: dict[str, Path], revision: str) -> str | None:
-    return next((b for b in branches if revision in (b, _sha(repo, b))), None)
+def _branch(branches: dict[str, Path], revision: str) -> str | None:
+    return next((b for b in branches if revision in (b, _sha(branches[b]))), None)
 
 
 @pytest.fixture

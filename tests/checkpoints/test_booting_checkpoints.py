@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+
 from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder, load_tokenizer, quiet_transformers
 from tl_lifehist.errors import InputError
 
@@ -24,6 +25,21 @@ def test_logits_are_those_of_transformers(run_folder, tiny_model, tiny_tokenizer
     assert (model.tokenizer is not None) == with_tokenizer
     assert model.cfg.model_name == "tiny"
     assert str(model.cfg.device) == "cpu"
+
+
+@pytest.mark.parametrize("family", ["Olmo", "Olmo2", "Llama", "GPT2"])
+def test_the_other_causal_families_boot_with_their_own_logits(tmp_path, ids, family):
+    import transformers
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = {"n_positions": 32} if family == "GPT2" else {"intermediate_size": 48, "pad_token_id": None}
+    config = getattr(transformers, f"{family}Config")(**sizes, **own, bos_token_id=0, eos_token_id=0)
+    head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    with torch.random.fork_rng(devices=[]):
+        source = getattr(transformers, family + head)(config).eval()
+    source.save_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(boot(tmp_path)(ids), source(ids).logits, atol=1e-6, rtol=0)
 
 
 def test_a_loaded_model_is_frozen_in_evaluation_and_hooked_once(run_folder, ids):
@@ -160,7 +176,7 @@ def test_an_index_may_not_point_out_of_its_folder_or_to_missing_shards(tmp_path,
     next(tmp_path.glob("model-00001*")).unlink()
     with pytest.raises(InputError, match=r"Step 1000: the weight file .*model-00001.* is missing"):
         boot(tmp_path)
-    shards["weight_map"] = {name: "../elsewhere.safetensors" for name in shards["weight_map"]}
+    shards["weight_map"] = dict.fromkeys(shards["weight_map"], "../elsewhere.safetensors")
     index.write_text(json.dumps(shards))
     with pytest.raises(InputError, match="points out of its folder"):
         boot(tmp_path)
@@ -186,8 +202,9 @@ def test_an_architecture_without_hooks_is_refused_with_the_way_out(tmp_path):
     widths = dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_model"), 8)
     with torch.random.fork_rng(devices=[]):
         BlenderbotForCausalLM(BlenderbotConfig(vocab_size=11, **sizes, **widths)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"TransformerLens cannot wrap .*from_loader"):
+    with pytest.raises(InputError, match=r"TransformerLens cannot wrap .*from_loader") as refusal:
         boot(tmp_path)
+    assert len(str(refusal.value)) < 400  # one sentence, not the library's list of all it knows
 
 
 def test_a_folder_without_a_tokenizer_has_none_and_a_broken_one_is_an_error(run_folder):

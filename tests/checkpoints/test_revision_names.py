@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tl_lifehist.checkpoints.revisions import (
     match_template,
     nearest_steps,
@@ -18,8 +19,9 @@ maybe = st.none() | numbers
 
 
 def spell(stage: int | None, ingredient: int | None, step: int, tokens: int | None) -> str:
-    parts = [f"stage{stage}-" if stage is not None else "", f"ingredient{ingredient}-" if ingredient is not None else ""]
-    return "".join(parts) + f"step{step}" + (f"-tokens{tokens}B" if tokens is not None else "")
+    before = f"stage{stage}-" if stage is not None else ""
+    before += f"ingredient{ingredient}-" if ingredient is not None else ""
+    return f"{before}step{step}" + (f"-tokens{tokens}B" if tokens is not None else "")
 
 
 @given(maybe, maybe, numbers, maybe)
@@ -40,8 +42,8 @@ def test_the_other_spellings_give_their_step(step, epoch, form):
 
 @pytest.mark.parametrize(
     "name",
-    ["main", "step", "step-1", ".step8.partial", "step8.partial", "Step8", "step8\n", "xstep8", "step8-tokens4", "step٣"]
-    + ["ep0-ba10-rank1.pt", "ep0-ba10-rank0xpt", "checkpoint-", "step1e3", "step" + "9" * 5000],
+    ["main", "step", "step-1", ".step8.partial", "step8.partial", "Step8", "step8\n", "xstep8", "step8-tokens4"]
+    + ["step٣", "ep0-ba10-rank1.pt", "ep0-ba10-rank0xpt", "checkpoint-", "step1e3", "step" + "9" * 5000],
 )
 def test_what_is_no_checkpoint_is_left_out(name):
     assert parse_revision(name) is None
@@ -94,7 +96,7 @@ def test_no_checkpoint_at_all_is_an_error_that_says_what_is_looked_for():
 
 
 def test_a_template_finds_its_folders():
-    files = ["README.md", "a/ckpt-20/pt/config.json", "a/ckpt-3/pt/model.safetensors", "a/ckpt-3/pt/x/y", "a/ckpt-9/tf/c"]
+    files = ["README.md", "a/ckpt-20/pt/config.json", "a/ckpt-3/pt/weights", "a/ckpt-3/pt/x/y", "a/ckpt-9/tf/c"]
     assert match_template("a/ckpt-{step}/pt/", files) == {3: "a/ckpt-3/pt", 20: "a/ckpt-20/pt"}
     assert match_template("b.{step}", ["bx7/config.json", "b.7/config.json"]) == {7: "b.7"}
     for bad in ("ckpt", "{step}/{step}", "{other}/{step}"):

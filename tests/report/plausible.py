@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def lineages_table(rng: np.random.Generator, n: int, steps: list[int] = STEPS) -
     for lineage in range(n):
         hook = HOOKS[lineage * len(HOOKS) // n]
         birth = int(min(rng.geometric(0.45) - 1, len(steps) - 1))
-        length = int(rng.geometric(0.25)) if rng.random() < 0.2 else int(rng.geometric(0.6))
+        length = int(rng.geometric(0.08)) if rng.random() < 0.3 else int(rng.geometric(0.6))
         for i in range(birth, min(birth + length, len(steps))):
             similarity = np.nan if i == birth else rng.uniform(0.5, 0.98)
             rows.append((lineage, hook, steps[i], lineage, similarity))
@@ -50,7 +51,7 @@ def features_table(rng: np.random.Generator, lineages: pd.DataFrame, steps: list
 def events_table(rng: np.random.Generator, steps: list[int]) -> pd.DataFrame:
     rows = []
     for hook in HOOKS:
-        for start, end in zip(steps[:-1], steps[1:], strict=True):
+        for start, end in itertools.pairwise(steps):
             counts = {"birth": int(rng.integers(60, 160)), "death": int(rng.integers(50, 150))}
             counts["both"] = counts["birth"] + counts["death"]
             for kind, count in counts.items():
@@ -62,7 +63,9 @@ def events_table(rng: np.random.Generator, steps: list[int]) -> pd.DataFrame:
                     (kind, hook, start, end, count, n_alive, count / n_alive, count / (end - start), count / decades)
                     + (match, data, init, match / data, match / init)
                 )
-    names = "kind hook_name step_from step_to count n_alive fraction per_step per_log_step match_rate floor_data floor_init"
+    names = (
+        "kind hook_name step_from step_to count n_alive fraction per_step per_log_step match_rate floor_data floor_init"
+    )
     return pd.DataFrame(rows, columns=[*names.split(), "persistence_low", "persistence_high"])
 
 
@@ -90,7 +93,9 @@ def contexts_table(rng: np.random.Generator, carriers: pd.DataFrame) -> pd.DataF
         for rank in range(5):
             token = tokens[int(rng.integers(len(tokens)))] if rank else tokens[feature % len(tokens)]
             activation = float(8 - rank + rng.random())
-            rows.append((hook, feature, rank, activation, int(rng.integers(400)), before, token, " the big \x00 house.\n"))
+            rows.append(
+                (hook, feature, rank, activation, int(rng.integers(400)), before, token, " the big \x00 house.\n")
+            )
     names = ["hook_name", "feature", "rank", "activation", "document", "before", "token", "after"]
     return pd.DataFrame(rows, columns=names)
 
@@ -137,23 +142,41 @@ def dag_table(steps: list[int]) -> pd.DataFrame:
 
 
 def load_tables(rng: np.random.Generator, n_draws: int) -> dict[str, pd.DataFrame]:
-    centre = {"count": 0.2, "count_root": 0.45, "count_mid": 0.25, "count_leaf": 0.1, "rate": 0.5, "mass": 0.8, "stable": 0.7}
+    centre = {
+        "count": 0.2,
+        "count_root": 0.45,
+        "count_mid": 0.25,
+        "count_leaf": 0.1,
+        "rate": 0.5,
+        "mass": 0.8,
+        "stable": 0.7,
+    }
     draws, summary = [], []
     for kind, middle in centre.items():
         values = rng.normal(middle, 0.06, n_draws)
         carriers = np.full(n_draws, 0.9) if kind != "mass" else rng.normal(0.85, 0.03, n_draws)
-        draws.append(pd.DataFrame({"kind": kind, "draw": range(n_draws), "delta_ce": values, "delta_ce_carriers": carriers}))
+        draws.append(
+            pd.DataFrame({"kind": kind, "draw": range(n_draws), "delta_ce": values, "delta_ce_carriers": carriers})
+        )
         fair = kind not in ("rate", "mass")
         low, high = np.quantile(values, [0.025, 0.975])
         summary.append((kind, n_draws, carriers.mean(), values.mean(), values.std(), low, high))
         summary[-1] += (0.0099, 0.02, 0.1, 0.05, "beyond") if fair else (np.nan, 0.42, 1.9, 2.3, "not testable")
     names = "kind n_draws carriers control_mean control_sd low high p unmatched_share smd_log_rate smd_log_mass verdict"
-    parts = [("joint", 0.9, 51), *((hook, 0.1 * (i + 1), 12) for i, hook in enumerate(HOOKS)), ("sum of layers", 1.0, 51)]
+    parts = [
+        ("joint", 0.9, 51),
+        *((hook, 0.1 * (i + 1), 12) for i, hook in enumerate(HOOKS)),
+        ("sum of layers", 1.0, 51),
+    ]
     parts += [("sum of singles", 0.6, 51), ("leading by rate", 0.7, 51), ("leading by mass", 0.85, 51)]
     parts += [("random direction", 0.05, 51)]
     return {
         "load": pd.concat(draws, ignore_index=True),
         "load_summary": pd.DataFrame(summary, columns=names.split()),
+        "load_regression": pd.DataFrame(
+            [("mass", 0.2, 0.1, 0.3, 60), ("rate", 0.05, -0.05, 0.15, 60), ("carriers", 0.02, -0.01, 0.05, 60)],
+            columns=["term", "coefficient", "low", "high", "n"],
+        ),
         "load_parts": pd.DataFrame(parts, columns=["part", "delta_ce", "n_features"]),
     }
 
@@ -194,7 +217,10 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
     nulls += [("unrelated", d, int(c)) for d, c in enumerate(rng.poisson(0.3, 20))]
     sweeps = [
         (parameter, value, quantity, float(rng.uniform(0, 1) if "fraction" in quantity else rng.integers(10, 90)))
-        for parameter, values in {"min_similarity": ["0.3", "0.5", "0.7"], "min_rate": ["0.0001", "0.001", "0.01"]}.items()
+        for parameter, values in {
+            "min_similarity": ["0.3", "0.5", "0.7"],
+            "min_rate": ["0.0001", "0.001", "0.01"],
+        }.items()
         for value in values
         for quantity in ("carriers", "recruited fraction", "births")
     ]
@@ -215,15 +241,27 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
         ),
         "direction": pd.DataFrame(
             {
-                **{"step": steps, "s_fun": fun, "s_fun_low": fun - 0.04, "s_fun_high": fun + 0.04},
-                **{"s_dir": direction, "s_dir_low": direction - 0.03, "s_dir_high": direction + 0.03},
-                **{"null_fun": 0.02, "null_dir": 0.01, "n": 300},
+                "step": steps,
+                "s_fun": fun,
+                "s_fun_low": fun - 0.04,
+                "s_fun_high": fun + 0.04,
+                "s_dir": direction,
+                "s_dir_low": direction - 0.03,
+                "s_dir_high": direction + 0.03,
+                "null_fun": 0.02,
+                "null_dir": 0.01,
+                "n": 300,
             }
         ),
         "survival_by_entropy": pd.DataFrame(
             {
-                **{"decile": range(1, 11), "entropy_low": np.linspace(0.1, 0.8, 10), "entropy_high": np.linspace(0.2, 0.9, 10)},
-                **{"n": 138, "survival": survival, "low": survival * 0.7, "high": survival * 1.3},
+                "decile": range(1, 11),
+                "entropy_low": np.linspace(0.1, 0.8, 10),
+                "entropy_high": np.linspace(0.2, 0.9, 10),
+                "n": 138,
+                "survival": survival,
+                "low": survival * 0.7,
+                "high": survival * 1.3,
                 "survival_by_rate": survival * 0.95,
             }
         ),
@@ -231,17 +269,25 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
         "nulls": pd.DataFrame(nulls, columns=["null", "draw", "carriers"]),
         "content": pd.DataFrame(
             {
-                **{"content": ["infrastructure", "legible"], "n": [280, 1120], "share_of_carriers": [0.61, 0.39]},
-                **{"joint_load": [0.71, 0.12], "null_load_mean": [0.4, 0.2], "null_load_low": [0.3, 0.12]},
-                **{"null_load_high": [0.5, 0.28], "single_load": [0.3, 0.05], "share_of_descendants": [0.5, 0.5]},
+                "content": ["infrastructure", "legible"],
+                "n": [280, 1120],
+                "share_of_carriers": [0.61, 0.39],
+                "joint_load": [0.71, 0.12],
+                "null_load_mean": [0.4, 0.2],
+                "null_load_low": [0.3, 0.12],
+                "null_load_high": [0.5, 0.28],
+                "single_load": [0.3, 0.05],
+                "share_of_descendants": [0.5, 0.5],
             }
         ),
         "sweeps": pd.DataFrame(sweeps, columns=["parameter", "value", "quantity", "result"]),
         "checkpoints": pd.DataFrame(
-            {
-                **{"step": steps, "tokens": np.nan, "base_ce": np.linspace(10.8, 2.9, len(steps))},
-                **{"accuracy": np.linspace(0, 0.42, len(steps)), "alive_total": 1400, "duplicates_of": np.nan},
-            }
+            [
+                (step, hook, ce, 16_384, 0.1 + 0.02 * i, 350)
+                for step, ce in zip(steps, np.linspace(10.8, 2.9, len(steps)), strict=True)
+                for i, hook in enumerate(HOOKS)
+            ],
+            columns=["step", "hook_name", "base_ce", "n_scored", "unexplained_variance", "n_alive"],
         ),
         "published": pd.DataFrame(
             [
@@ -254,11 +300,41 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
         ),
         "claims": pd.DataFrame(
             [
-                ("Events are faster early", 44.0, 40.0, 31.0, 52.0, 0.31, 24, "within", "null: equal counts in every transition"),
+                (
+                    "Events are faster early",
+                    44.0,
+                    40.0,
+                    31.0,
+                    52.0,
+                    0.31,
+                    24,
+                    "within",
+                    "null: equal counts in every transition",
+                ),
                 ("Carriers outnumber the frozen null", 137.0, 164.0, 150.0, 177.0, 0.9, 60, "within", ""),
                 ("Carriers bear more than count-matched sets", 0.9, 0.2, 0.1, 0.31, 0.0099, 100, "beyond", "nats"),
-                ("Carriers bear more than mass-matched sets", 0.9, np.nan, np.nan, np.nan, np.nan, 100, "not testable", "42 % unmatched"),
-                ("Carriers can be predicted at the onset", 0.81, 0.76, 0.7, 0.82, 0.04, 1400, "within", "null: log firing rate alone"),
+                (
+                    "Carriers bear more than mass-matched sets",
+                    0.9,
+                    np.nan,
+                    np.nan,
+                    np.nan,
+                    np.nan,
+                    100,
+                    "not testable",
+                    "42 % unmatched",
+                ),
+                (
+                    "Carriers can be predicted at the onset",
+                    0.81,
+                    0.76,
+                    0.7,
+                    0.82,
+                    0.04,
+                    1400,
+                    "within",
+                    "null: log firing rate alone",
+                ),
                 ("Function precedes direction", 0.31, 0.0, -0.05, 0.05, 0.001, 300, "beyond", ""),
             ],
             columns="claim observed null low high p n verdict note".split(),

@@ -1,7 +1,7 @@
 """Training checkpoints: from a name to hooked models, one a step.
 
     revisions   what the names of checkpoints say
-    weights     whether a folder holds a whole checkpoint
+    weights     the files of a checkpoint, and whether they are whole
     boot        a folder becomes a hooked model
     hub         branches and sub-folders of a hub repository become folders
     sources     where a series' models come from

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle  # noqa: TID251 - only its error, which torch.load raises
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,23 +15,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from tl_lifehist.checkpoints.weights import check_weights
+from tl_lifehist.checkpoints.weights import TOKENIZER_FILES, check_weights
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 
 # What reading damaged, foreign or hostile files raises. Anything else is a fault of ours and is left to show itself.
 _UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError, SafetensorError)
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ def boot_folder(folder: Path, step: int, *, name: str, tokenizer: Any = None, op
         except (ValueError, NotImplementedError, AttributeError) as error:
             kind = type(hf_model).__name__
             raise InputError(
-                f"Step {step}: TransformerLens cannot wrap {kind} ({_first_line(error)}): "
+                f"Step {step}: TransformerLens cannot wrap {kind} ({_gist(error)}): "
                 "wrap the model yourself and use CheckpointSeries.from_loader."
             ) from error
     bridge.eval()
@@ -95,7 +85,7 @@ def load_tokenizer(folder: Path, options: LoadOptions) -> Any:
         )
     except _UNREADABLE as error:
         raise InputError(
-            f"The tokenizer in {folder} could not be loaded ({_first_line(error)}): "
+            f"The tokenizer in {folder} could not be loaded ({_gist(error)}): "
             "write it there again with save_pretrained."
         ) from error
 
@@ -106,18 +96,20 @@ def quiet_transformers() -> Iterator[None]:
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from transformers.utils import logging
 
-    shown, hub_hidden = logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    hub_hidden = are_progress_bars_disabled()
     _switch(logging.disable_progress_bar)
     try:
         yield
     finally:
-        if shown:
-            _switch(logging.enable_progress_bar)  # this switches the hub's bars on as well
-        if hub_hidden:
+        _switch(logging.enable_progress_bar)
+        if hub_hidden:  # transformers' switch moves the hub's as well
             _switch(disable_progress_bars)
 
 
-def _switch(turn: Callable[[], None]) -> None:
+def _switch(turn: Callable[[], object]) -> None:
     # The hub's own switch warns when HF_HUB_DISABLE_PROGRESS_BARS has settled the matter; the setting is kept then.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -145,7 +137,7 @@ def _load_pretrained(folder: Path, step: int, options: LoadOptions) -> Any:
         )
     except _UNREADABLE as error:
         raise InputError(
-            f"Step {step}: the checkpoint in {folder} could not be read ({_first_line(error)}): "
+            f"Step {step}: the checkpoint in {folder} could not be read ({_gist(error)}): "
             "fetch or write it again, or leave the step out."
         ) from error
     # transformers fills what the file does not hold with random numbers and only logs it.
@@ -171,5 +163,7 @@ def _bridge(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:
     return build_bridge_from_module(hf_model, architecture, hf_config=copy.deepcopy(hf_model.config), model_name=name)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+def _gist(error: BaseException) -> str:
+    # The first sentence: some of these messages go on to list everything there is.
+    first = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
+    return textwrap.shorten(first, 200, placeholder=" ...").rstrip(".:")

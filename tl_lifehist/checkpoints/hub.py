@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tl_lifehist.checkpoints.boot import TOKENIZER_FILES
+from tl_lifehist.checkpoints.weights import TOKENIZER_FILES
 from tl_lifehist.errors import InputError
 
 _SAFE = ("model*.safetensors", "model*.safetensors.index.json")
@@ -37,6 +37,15 @@ def hub_errors(repo: str, what: str) -> Iterator[None]:
         ) from error
     except errors.RevisionNotFoundError as error:
         raise InputError(f"{repo} has no {what}: list its branches on the hub and name one of those.") from error
+    except errors.RemoteEntryNotFoundError as error:
+        raise InputError(
+            f"{what.capitalize()} of {repo} lists a file that is not there: report it to its owner."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"The hub refused {what} of {repo} ({reason}): check your login, or try again later."
+        ) from error
     except errors.HFValidationError as error:
         raise InputError(f"{repo!r} cannot be a hub repository ({error}): write it as 'owner/name'.") from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, transport) as error:

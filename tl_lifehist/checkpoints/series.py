@@ -6,7 +6,7 @@ import operator
 import pickle  # noqa: TID251 - written to ask whether it works, never read
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -70,7 +70,7 @@ class CheckpointSeries(Mapping[int, HookedModel]):
     def from_hub(
         cls,
         repo: str,
-        steps: Iterable[int] | None = None,
+        steps: Iterable[SupportsIndex] | None = None,
         *,
         subfolder: str | None = None,
         stage: int | None = None,
@@ -115,7 +115,7 @@ class CheckpointSeries(Mapping[int, HookedModel]):
     @classmethod
     def from_loader(
         cls,
-        steps: Iterable[int],
+        steps: Iterable[SupportsIndex],
         load: Callable[[int], HookedModel],
         *,
         tokenizer: Any = None,
@@ -148,13 +148,13 @@ class CheckpointSeries(Mapping[int, HookedModel]):
             return False
         return True
 
-    def load(self, step: int) -> HookedModel:
+    def load(self, step: SupportsIndex) -> HookedModel:
         """The model of one step. Raises InputError for a step that is not in the series, or that cannot be loaded."""
         step = _step(step)
         revisions.require_steps([step], self._steps, self.name)
         return self._source.load(step)
 
-    def subset(self, steps: Iterable[int]) -> CheckpointSeries:
+    def subset(self, steps: Iterable[SupportsIndex]) -> CheckpointSeries:
         """The same series with these steps only. Raises InputError for steps that are not in it."""
         wanted = [_step(step) for step in steps]
         revisions.require_steps(wanted, self._steps, self.name)
@@ -181,15 +181,16 @@ class CheckpointSeries(Mapping[int, HookedModel]):
         """Bytes still to be fetched before every step is in the local cache: 0 for anything that is not on the hub."""
         return self._source.download_size(self._steps) if isinstance(self._source, HubSource) else 0
 
-    def discard(self, step: int) -> int:
+    def discard(self, step: SupportsIndex) -> int:
         """Delete a step that came from the hub from the local cache, and return the bytes freed.
 
         Does nothing to checkpoints that are not a branch of their own on the hub. It is fetched again when asked for.
         """
+        step = _step(step)
         revisions.require_steps([step], self._steps, self.name)
         return self._source.discard(step) if isinstance(self._source, HubSource) else 0
 
-    def __getitem__(self, step: int) -> HookedModel:
+    def __getitem__(self, step: SupportsIndex) -> HookedModel:
         return self.load(step)
 
     def __iter__(self) -> Iterator[int]:
@@ -202,7 +203,7 @@ class CheckpointSeries(Mapping[int, HookedModel]):
     def __contains__(self, step: object) -> bool:
         return step in self._steps
 
-    def get(self, step: int, default: Any = None) -> Any:
+    def get(self, step: Any, default: Any = None) -> Any:
         return self.load(step) if step in self else default
 
     def __eq__(self, other: object) -> bool:

@@ -33,7 +33,8 @@ class SnapshotCallback:
     checkpoint. Raises InputError when a run starts anew in a folder that holds checkpoints already (two runs would
     look like one), when the model has no `save_pretrained`, and when the folder cannot be written.
 
-    How it can mislead: weights that several processes hold in parts (FSDP, DeepSpeed ZeRO 3) are not gathered.
+    How it can mislead: weights that several processes hold in parts (FSDP, DeepSpeed ZeRO 3) are not gathered. A
+    Trainer that stops early and loads its best model writes no last checkpoint, only the scheduled ones.
     """
 
     def __init__(self, out: str | Path, schedule: str | int | Iterable[int] = "log", *, tokenizer: Any = None) -> None:
@@ -61,13 +62,15 @@ class SnapshotCallback:
             self(model, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Called by the Trainer after each update."""
+        """Called by the Trainer after each update; the last one is written whatever the schedule."""
         if state.is_world_process_zero:
-            self(model, state.global_step)
+            last = state.global_step >= state.max_steps or control.should_training_stop
+            (self.finish if last else self)(model, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Called by the Trainer when it is done."""
-        if state.is_world_process_zero:
+        """Called by the Trainer when it is done, for a training that stopped between two updates."""
+        # With load_best_model_at_end the weights are by now those of some other step.
+        if state.is_world_process_zero and not args.load_best_model_at_end:
             self.finish(model, state.global_step)
 
     def __getattr__(self, name: str) -> Any:

@@ -5,11 +5,12 @@ A source that works from folders can be pickled as a recipe, so a worker in anot
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tl_lifehist.checkpoints import hub, revisions
 from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder, load_tokenizer
@@ -17,19 +18,19 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 
 
-class Source(Protocol):
+class Source(ABC):
     """What a series asks of the place its models come from."""
 
-    @property
-    def name(self) -> str: ...
+    # A base class and no Protocol: asking whether something satisfies one reads its attributes, and would load these.
+    name: str
+    tokenizer: Any
 
-    @property
-    def tokenizer(self) -> Any: ...
+    @abstractmethod
+    def load(self, step: int) -> HookedModel:
+        """The model of a step that is there."""
 
-    def load(self, step: int) -> HookedModel: ...
 
-
-class _Recipe:
+class _Recipe(Source):
     """Pickles as its fields: the cached tokenizer stays behind and is loaded again on the other side."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class HubSource(_Recipe):
 
 
 @dataclass(frozen=True)
-class ModelsSource:
+class ModelsSource(Source):
     """Models that are in memory already."""
 
     name: str
@@ -168,7 +169,7 @@ class ModelsSource:
 
 
 @dataclass(frozen=True)
-class LoaderSource:
+class LoaderSource(Source):
     """The user's own function."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Whether a folder holds a whole checkpoint: a configuration and weight files that are all there and not cut short."""
+"""The files a checkpoint is made of, and whether they are whole: all there and not cut short."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from tl_lifehist.errors import InputError
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
 
 _REMEDY = "fetch or write this checkpoint again, or leave the step out"
 

@@ -1,7 +1,8 @@
 """The `Dictionary` protocol, and the reference that mean and resample ablation need.
 
 The contribution of a feature is `decode(a) - decode(a without it)`, never `a_f * W_dec[f]`: SAELens TopK SAEs rescale
-by the decoder's norm, and a training SAE has rows that are not unit. `decoder_directions` gives what `decode` really adds.
+by the decoder's norm, and a training SAE has rows that are not unit. `decoder_directions` gives what `decode` really
+adds.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from tl_lifehist.errors import InputError, nearest
 from tl_lifehist.models import HookedModel, require_hooks
 from tl_lifehist.tokens import TokenSet
 
-Init = Literal["shared", "independent", "previous"]
 BUFFER_ROWS = 1 << 16  # rows mixed at a time
 _NORM_ROWS = 1 << 14  # rows whose mean norm scales the input
 
@@ -139,8 +138,9 @@ def activation_batches(
     batch_rows: int,
     seed: int,
     buffer_rows: int = BUFFER_ROWS,
-) -> Iterator[dict[str, Float[Tensor, "row d_model"]]]:
-    """Endless training batches: sequences in a seeded order, their rows mixed within a buffer, the same rows everywhere.
+) -> Generator[dict[str, Float[Tensor, "row d_model"]], None, None]:
+    """Endless training batches: sequences in a seeded order, their rows mixed within a buffer, the same rows
+    everywhere.
 
     One forward pass feeds every hook point. Each epoch has a new order. Memory is `buffer_rows` rows a hook point.
     """
@@ -229,7 +229,7 @@ def train_at(
         for key, value in {**(metadata or {}), "hook_name": name}.items():
             setattr(made.metadata, key, value)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(init_seeds[name])
+            torch.manual_seed(init_seeds[name])  # noqa: TID251 - within fork_rng
             configs[name] = made
             saes[name] = get_sae_training_class(made.architecture())[0](made)
         if start_from is not None:
@@ -239,7 +239,7 @@ def train_at(
         model, hook_names, tokens, batch_rows=trainer.train_batch_size_samples, seed=order_seed
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(order_seed, 1))
+        torch.manual_seed(derive_seed(order_seed, 1))  # noqa: TID251 - within fork_rng
         multi = MultiSAETrainer(trainer, saes, {name: name for name in hook_names}, _reported(batches, progress))
         scales = _input_scales(model, hook_names, tokens, configs, order_seed)
         for name, scale in scales.items():
@@ -298,7 +298,7 @@ def train_saes(
     d_sae: int | None = None,
     k: int = 32,
     training_tokens: int = 600_000,
-    init: Init = "shared",
+    init: str = "shared",
     seed: int = 0,
     out: str | Path | None = None,
     config: Any = None,
@@ -372,7 +372,7 @@ def check_init(init: str) -> None:
         raise InputError(f'init={init!r} is unknown: use "shared", "independent" or "previous".')
 
 
-def init_seeds(hook_names: Sequence[str], *, init: Init, seed: int, step: int) -> dict[str, int]:
+def init_seeds(hook_names: Sequence[str], *, init: str, seed: int, step: int) -> dict[str, int]:
     """Seed of the initial weights at each hook point: a function of the step only when they are "independent"."""
     extra = (step + 1,) if init == "independent" else ()
     return {name: derive_seed(seed, i, 11, *extra) for i, name in enumerate(hook_names)}

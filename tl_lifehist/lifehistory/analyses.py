@@ -209,20 +209,10 @@ def foresight(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     """Forecast of carriers, function against direction, survival by entropy (D16, D21 to D23)."""
     work = Workspace(root, study)
     saes = work.saes()
-    forecast = predict_carriers(work.profiles, work.lineages, work.carriers, saes=saes, seed=study.seed)
-    row = {
-        "predictor": "entropy, containment, strength",
-        "auc": forecast.auc,
-        "low": forecast.auc_interval[0],
-        "high": forecast.auc_interval[1],
-        "average_precision": forecast.average_precision,
-        "enrichment": forecast.enrichment,
-        "recall_at_k": forecast.recall_at_k,
-        "recall_top_decile": forecast.recall_top_decile,
-        "n": forecast.n,
-        "n_positive": forecast.n_positive,
-    }
-    table = pd.concat([pd.DataFrame([row]), forecast.baselines], ignore_index=True)
+    forecast = predict_carriers(
+        work.profiles, work.lineages, work.carriers, saes=saes, n_permutations=max(study.n_draws, 50), seed=study.seed
+    )
+    table = forecast.to_dataframe()
     table["onset"] = forecast.onset
     table["reason"] = forecast.reason or ""
     table.to_parquet(folder / "forecast.parquet", index=False)
@@ -271,7 +261,9 @@ def load_by_mass(folder: Path, root: str, study: LifeHistoryStudy) -> None:
 
 
 def singles(folder: Path, root: str, study: LifeHistoryStudy) -> None:
-    """Single-feature ablation of carriers and of features of each role; what the joint load is made of (D17, C6, C7)."""
+    """Single-feature ablation of carriers and of features of each role; what the joint load is made of (D17, C6,
+    C7).
+    """
     work = Workspace(root, study)
     if not len(work.carriers):
         return
@@ -386,38 +378,25 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
 def sweeps(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     """What the thresholds decide, and matches that must vanish (C3, C4, C11)."""
     work = Workspace(root, study)
-    rows: list[tuple[str, str, str, float]] = []
-    for value in (0.3, 0.4, 0.6, 0.7):
-        rows.append(
-            (
-                "min_similarity",
-                str(value),
-                "carriers",
-                len(trace_lineages(work.profiles, min_similarity=value).carriers()),
-            )
-        )
-    rows.append(("method", "dense", "carriers", len(trace_lineages(work.profiles, method="dense").carriers())))
-    rows.append(("transformed band", "0.2", "carriers", len(trace_lineages(work.profiles, transformed=0.2).carriers())))
-    rows.append(("max_gap", "1", "carriers", len(trace_lineages(work.profiles, max_gap=1).carriers())))
-    for rate, count in ((1e-4, 5), (1e-2, 500)):
-        found = trace_lineages(work.profiles, min_rate=rate, min_count=count)
-        rows.append(("min_rate", f"{rate:g}", "carriers", len(found.carriers())))
-    ids = np.concatenate([p.token_ids for p in list(work.profiles.values())[:1] if p.token_ids is not None])
+    ids = next(iter(work.profiles.values())).token_ids
+    assert ids is not None
     frequent = np.argsort(-np.bincount(ids), kind="stable")[:FREQUENT_IDS]
-    keep = ~np.isin(ids, frequent)
-    rare = {key: p.select_rows(keep) for key, p in work.profiles.items()}
-    rows.append((f"without the {FREQUENT_IDS} most frequent ids", "", "carriers", len(trace_lineages(rare).carriers())))
-    for level in (0.5, 0.7, 0.9, 0.95):
-        rows.append(
-            (
-                "min_containment",
-                str(level),
-                "edges",
-                containment_dag(work.final, min_containment=level).number_of_edges(),
-            )
-        )
-    for lift in (1.5, 5.0):
-        rows.append(("min_lift", str(lift), "edges", containment_dag(work.final, min_lift=lift).number_of_edges()))
+    rare = {key: p.select_rows(~np.isin(ids, frequent)) for key, p in work.profiles.items()}
+
+    def carriers(profiles: Mapping[tuple[int, str], FeatureProfiles] = work.profiles, **knobs: Any) -> int:
+        return len(trace_lineages(profiles, **knobs).carriers())
+
+    rows: list[tuple[str, str, str, float]] = [
+        *(("min_similarity", str(v), "carriers", carriers(min_similarity=v)) for v in (0.3, 0.4, 0.6, 0.7)),
+        *(("min_rate", f"{r:g}", "carriers", carriers(min_rate=r, min_count=n)) for r, n in ((1e-4, 5), (1e-2, 500))),
+        ("method", "dense", "carriers", carriers(method="dense")),
+        ("transformed band", "0.2", "carriers", carriers(transformed=0.2)),
+        ("max_gap", "1", "carriers", carriers(max_gap=1)),
+        (f"without the {FREQUENT_IDS} most frequent ids", "", "carriers", carriers(rare)),
+    ]
+    for name, values in (("min_containment", (0.5, 0.7, 0.9, 0.95)), ("min_lift", (1.5, 5.0))):
+        found = [containment_dag(work.final, **{name: value}) for value in values]  # pyright: ignore[reportArgumentType]
+        rows += [(name, str(v), "edges", g.number_of_edges()) for v, g in zip(values, found, strict=True)]
     first, last = study.hook_names[0], study.hook_names[-1]
     final = work.final
     shuffled = match_features(final[first], final[first].permuted(study.seed), min_similarity=MIN_SIMILARITY).rate

@@ -92,7 +92,10 @@ def _carrier_claims(carriers: Carriers, tables: Tables) -> list[dict[str, Any]]:
         count,
         draws.get("frozen", np.zeros(0)),
         total,
-        f"{share}; null: SAE noise alone, from re-match frequencies at the last checkpoint; fewer means that the model changed",
+        (
+            f"{share}; null: SAE noise alone, from re-match frequencies at the last checkpoint; fewer means "
+            "that the model changed"
+        ),
         two_sided=True,
     )
     return [first, frozen]
@@ -115,7 +118,10 @@ def _early_rate(lineages: Lineages, rng: np.random.Generator) -> dict[str, Any]:
     if not (~early).any() or total == 0:
         return untestable(name, float("nan"), total, "all transitions are early, or there are no events")
     flat = rng.multinomial(total, np.full(len(length), 1 / len(length)), size=N_DRAWS)
-    note = f"ratio of event rates per step; null: the same events spread evenly over {len(length)} transitions of unequal length"
+    note = (
+        f"ratio of event rates per step; null: the same events spread evenly over {len(length)} transitions "
+        "of unequal length"
+    )
     return claim(name, float(ratio(per_transition)), ratio(flat), total, note)
 
 
@@ -130,7 +136,10 @@ def _present_at_onset(lineages: Lineages, carriers: Carriers, rng: np.random.Gen
     present = np.array([lineage in there for lineage in alive])
     observed = float(np.mean([lineage in there for lineage in carriers.lineages]))
     draws = rng.hypergeometric(int(present.sum()), int((~present).sum()), len(carriers), size=N_DRAWS) / len(carriers)
-    note = f"share of carriers whose lineage exists at step {onset}; null: as many features alive at the end. A long lineage starts early by definition"
+    note = (
+        f"share of carriers whose lineage exists at step {onset}; null: as many features alive at the end. A "
+        "long lineage starts early by definition"
+    )
     return claim(name, observed, draws, len(carriers), note)
 
 
@@ -149,7 +158,8 @@ def _persistence(tables: Tables) -> list[dict[str, Any]]:
             row |= {"null": 1 - (data + init) / 2, "low": min(1 - data, 1 - init), "high": max(1 - data, 1 - init)}
             row["verdict"] = "beyond" if 1 - rate > row["high"] else "within"
         row["note"] = (
-            f"share unmatched; null: unmatched within one checkpoint, data and init noise; corrected persistence {rate / data:.2f} to {rate / init:.2f}"
+            "share unmatched; null: unmatched within one checkpoint, data and init noise; corrected "
+            f"persistence {rate / data:.2f} to {rate / init:.2f}"
         )
         rows.append(row)
     return rows
@@ -160,8 +170,10 @@ def _load(tables: Tables) -> list[dict[str, Any]]:
     for record in tables["load_summary"].to_dict("records") if len(tables["load_summary"]) else []:
         subset = "; random subsets of equal size on both sides" if record["subset"] else ""
         note = (
-            f"nats, joint ablation, {record['n_draws']} draws; all carriers cost {record['delta_ce']:.3f} over a base of "
-            f"{record['base_ce']:.3f}; {record['unmatched_share']:.0%} of carriers without an equal; balance (SMD) log rate "
+            f"nats, joint ablation, {record['n_draws']} draws; all carriers cost {record['delta_ce']:.3f} "
+            "over a base of "
+            f"{record['base_ce']:.3f}; {record['unmatched_share']:.0%} of carriers without an equal; "
+            "balance (SMD) log rate "
             f"{record['smd_log_rate']:.2f}, log mass {record['smd_log_mass']:.2f}{subset}"
         )
         values = (
@@ -197,7 +209,10 @@ def _load(tables: Tables) -> list[dict[str, Any]]:
                 int(record["n"]),
                 "",
             )
-            note = f"nats a standard deviation; 95 % interval of the coefficient {record['low']:.3f} to {record['high']:.3f}; null 0"
+            note = (
+                f"nats a standard deviation; 95 % interval of the coefficient {record['low']:.3f} to "
+                f"{record['high']:.3f}; null 0"
+            )
             rows.append(row | {"null": 0.0, "verdict": "beyond" if outside else "within", "note": note})
     return rows
 
@@ -230,7 +245,10 @@ def _recruitment(tables: Tables) -> list[dict[str, Any]]:
     rows = []
     for record in dag[dag["step"] == dag["step"].max()].to_dict("records"):
         name = f"carriers recruit the other features ({record['orientation']} orientation)"
-        note = f"{record['n_can_be_parents']} of {record['n_carriers']} carriers are rare enough to be parents at this lift; null: node sets of equal size and rates"
+        note = (
+            f"{record['n_can_be_parents']} of {record['n_carriers']} carriers are rare enough to be parents "
+            "at this lift; null: node sets of equal size and rates"
+        )
         if (
             record.get("recruited") is None
             or not np.isfinite(record.get("recruited", np.nan))
@@ -259,7 +277,10 @@ def _forecast(tables: Tables) -> list[dict[str, Any]]:
     main = table.iloc[0]
     n, note = (
         int(main["n"]),
-        f"{int(main['n_positive'])} positives at step {int(main['onset'])}; 95 % interval of the AUC {main['low']:.2f} to {main['high']:.2f}",
+        (
+            f"{int(main['n_positive'])} positives at step {int(main['onset'])}; 95 % interval of the AUC "
+            f"{main['low']:.2f} to {main['high']:.2f}"
+        ),
     )
     if not np.isfinite(main["auc"]):
         return [untestable("carriers can be foretold at the onset (AUC)", float("nan"), n, str(main["reason"]))]
@@ -300,7 +321,11 @@ def _direction(tables: Tables) -> list[dict[str, Any]]:
             )
         ]
     row = early.iloc[0]
-    note = f"S_fun {row['s_fun']:.2f} [{row['s_fun_low']:.2f}, {row['s_fun_high']:.2f}], S_dir {row['s_dir']:.2f} [{row['s_dir_low']:.2f}, {row['s_dir_high']:.2f}] at step {int(row['step'])}; null: partners shuffled within a layer. Only surviving lineages enter, and they were selected on S_fun"
+    note = (
+        f"S_fun {row['s_fun']:.2f} [{row['s_fun_low']:.2f}, {row['s_fun_high']:.2f}], S_dir "
+        f"{row['s_dir']:.2f} [{row['s_dir_low']:.2f}, {row['s_dir_high']:.2f}] at step {int(row['step'])}; "
+        "null: partners shuffled within a layer. Only surviving lineages enter, and they were selected on S_fun"
+    )
     outside = row["s_fun_low"] - row["s_dir_high"] > row["null_fun"] - row["null_dir"]
     result = untestable(
         "function comes before direction (S_fun - S_dir)", float(row["s_fun"] - row["s_dir"]), int(row["n"]), note
@@ -318,7 +343,10 @@ def _entropy(tables: Tables) -> dict[str, Any]:
     low, high = table.iloc[0], table.iloc[-1]
     by_rate = float(high["survival_by_rate"] - low["survival_by_rate"])
     row = untestable(name, float(high["survival"] - low["survival"]), int(table["n"].sum()), "")
-    note = f"survival of the top minus the bottom entropy decile ({high['survival']:.2f}, {low['survival']:.2f}); null: the same by firing rate"
+    note = (
+        f"survival of the top minus the bottom entropy decile ({high['survival']:.2f}, "
+        f"{low['survival']:.2f}); null: the same by firing rate"
+    )
     outside = high["low"] - low["high"] > by_rate
     return row | {"null": by_rate, "verdict": "beyond" if outside else "within", "note": note}
 

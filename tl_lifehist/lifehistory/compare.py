@@ -102,7 +102,8 @@ class LifeOfFeature:
         hook_name: where the SAE reads.
         feature: the feature's index in that SAE.
         birth: first step of its lineage; None when no feature of the last checkpoint matches it.
-        history: one row a step: step, in_lineage, feature (the lineage's, else the most similar one), similarity (of its
+        history: one row a step: step, in_lineage, feature (the lineage's, else the most similar one), similarity (of
+            its
             profile to the given feature's), cosine (of the decoder directions), null_similarity (highest similarity of
             the given feature's profile, with rows shuffled, to any feature).
         contexts: the feature's strongest contexts; empty without a tokenizer.
@@ -148,7 +149,8 @@ def life_of(
     hook_name = hook_name or getattr(metadata, "hook_name", None)
     if hook_name is None or hook_name not in saes.hook_names:
         raise InputError(
-            f"The SAE's hook point is {hook_name!r}, and the series has SAEs at {list(saes.hook_names)}: pass hook_name=."
+            f"The SAE's hook point is {hook_name!r}, and the series has SAEs at {list(saes.hook_names)}: "
+            "pass hook_name=."
         )
     if not 0 <= feature < n_features(sae):
         raise InputError(f"Feature {feature} lies outside 0 to {n_features(sae) - 1}, the SAE's features.")
@@ -156,7 +158,8 @@ def life_of(
     given = profile_saes(series[steps[-1]], {hook_name: sae}, tokens, step=steps[-1])[hook_name]
     if given.count[feature] == 0:
         raise InputError(
-            f"Feature {feature} never fires on these {given.n_rows} positions: use more text, or text that holds what it is about."
+            f"Feature {feature} never fires on these {given.n_rows} positions: use more text, or text "
+            "that holds what it is about."
         )
     own: dict[tuple[int, str], FeatureProfiles] = {}
     for step in steps:

@@ -1,4 +1,6 @@
-"""Lineages: features followed through the checkpoints of one hook point, with births, deaths and carriers (D7 to D9)."""
+"""Lineages: features followed through the checkpoints of one hook point, with births, deaths and carriers (D7 to
+D9).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,7 @@ from tl_lifehist.lifehistory.matching import (
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 
 Profiles = Mapping[tuple[int, str], FeatureProfiles]
-Features = NDArray[np.int64]
+Features = NDArray[np.integer]
 COLUMNS = ["lineage", "hook_name", "step", "feature", "similarity"]
 
 
@@ -76,7 +78,9 @@ class Lineages:
     min_similarity: float = MIN_SIMILARITY
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a lineage and step: lineage, hook_name, step, feature, similarity (to the snapshot before; NaN at birth)."""
+        """One row a lineage and step: lineage, hook_name, step, feature, similarity (to the snapshot before; NaN
+        at birth).
+        """
         return self.table.copy()
 
     @cached_property
@@ -97,11 +101,14 @@ class Lineages:
         return self._ends[["lineage", "hook_name", "birth", "death", "n_snapshots"]].copy()
 
     def births(self) -> pd.DataFrame:
-        """Births by hook point and transition, with their rates (see `deaths`); the share is of those alive after it."""
+        """Births by hook point and transition, with their rates (see `deaths`); the share is of those alive after
+        it.
+        """
         return self._events("birth")
 
     def deaths(self) -> pd.DataFrame:
-        """Deaths by hook point and transition: hook_name, step_from, step_to, count, n_alive, fraction, per_step, per_log_step.
+        """Deaths by hook point and transition: hook_name, step_from, step_to, count, n_alive, fraction, per_step,
+        per_log_step.
 
         `n_alive` counts the features alive before a death's transition, or after a birth's; a log-step is a decade of
         log10(step + 1) (D8).
@@ -111,11 +118,11 @@ class Lineages:
         """
         return self._events("death")
 
-    def _events(self, kind: Literal["birth", "death"]) -> pd.DataFrame:
+    def _events(self, kind: str) -> pd.DataFrame:
         counts = self._ends.groupby(["hook_name", kind]).size()
         rows = []
         for hook_name in self.hook_names:
-            for start, end in zip(self.steps[:-1], self.steps[1:], strict=True):
+            for start, end in pairwise(self.steps):
                 count = int(counts.get((hook_name, end), 0))
                 n_alive = len(self.alive[start if kind == "death" else end, hook_name])
                 length = math.log10(end + 1) - math.log10(start + 1)
@@ -127,7 +134,8 @@ class Lineages:
     def survival(self) -> pd.DataFrame:
         """How many lineages of each birth cohort are still there: hook_name, birth, step, n_born, n_alive, survival."""
         rows = []
-        for (hook_name, birth), cohort in self._ends.groupby(["hook_name", "birth"]):
+        for (hook_name, start), cohort in self._ends.groupby(["hook_name", "birth"]):
+            birth = int(start)  # type: ignore[call-overload]
             for step in (s for s in self.steps if s >= birth):
                 left = int((cohort["last"] >= step).sum())
                 rows.append((hook_name, birth, step, len(cohort), left, left / len(cohort)))
@@ -206,7 +214,7 @@ def trace_lineages(
     profiles: Profiles,
     *,
     min_similarity: float = MIN_SIMILARITY,
-    method: Literal["gated", "dense"] = "gated",
+    method: str = "gated",
     transformed: float | None = None,
     max_gap: int = 0,
     min_rate: float = MIN_RATE,
@@ -230,7 +238,7 @@ def trace_lineages(
     steps, hook_names = axes_of(profiles)
     matches: dict[tuple[int, int, str], FeatureMatch] = {}
     for hook_name in hook_names:
-        for start, end in zip(steps[:-1], steps[1:], strict=True):
+        for start, end in pairwise(steps):
             a, b = profiles[start, hook_name], profiles[end, hook_name]
             match = match_features(
                 a, b, min_similarity=min_similarity, method=method, min_rate=min_rate, min_count=min_count

@@ -45,7 +45,8 @@ class LoadBearing:
         verdicts: `{kind: "beyond" | "within" | "not testable"}`.
         n_scored: scored positions.
 
-    How it can mislead: carriers are the broadest features by selection, so a count control is no null for them: removing
+    How it can mislead: carriers are the broadest features by selection, so a count control is no null for them:
+    removing
     broad features costs more whatever their history. Rate and mass controls can lack equals; then nothing can be said.
     """
 
@@ -145,7 +146,8 @@ def require_carriers(carriers: Mapping[str, Sequence[int]]) -> None:
     """Refuse an empty set: its load is 0 and says nothing."""
     if not any(len(c) for c in carriers.values()):
         raise InputError(
-            "The carrier set is empty, so there is nothing to ablate: lower min_snapshots, or use more or longer-trained checkpoints."
+            "The carrier set is empty, so there is nothing to ablate: lower min_snapshots, or use more "
+            "or longer-trained checkpoints."
         )
 
 
@@ -178,7 +180,8 @@ def load_bearing(
         n_draws: draws of each kind.
         mode: as in `FeatureAblation` ("mean" and "resample" need dictionaries with a reference).
         form: as in `FeatureAblation`.
-        among: further mass-matched kinds by name, with their candidates by hook point (for instance seed-stable features).
+        among: further mass-matched kinds by name, with their candidates by hook point (for instance seed-stable
+            features).
         progress: called with 1 after each control.
 
     Raises:
@@ -193,12 +196,10 @@ def load_bearing(
         raise InputError(
             f"There is no SAE or no profile for {missing[0]!r}: give both for every hook point with carriers."
         )
-    plan = [(kind, kind, None) for kind in controls]
+    plan: list[tuple[str, str, Mapping[str, Sequence[int]] | None]] = [(kind, kind, None) for kind in controls]
     if graph is not None and "count" in controls:
-        for role in ("root", "mid", "leaf"):
-            plan.append((f"count_{role}", "count", with_role(graph, role)))
-    for name, candidates in (among or {}).items():
-        plan.append((name, "mass", candidates))
+        plan += [(f"count_{role}", "count", with_role(graph, role)) for role in ("root", "mid", "leaf")]
+    plan += [(name, "mass", candidates) for name, candidates in (among or {}).items()]
 
     base = scored_losses(model, tokens, batch_size=batch_size)
     known: dict[str, float] = {}
@@ -206,7 +207,7 @@ def load_bearing(
     def cost(chosen: Chosen) -> float:
         key = repr(sorted(chosen.items()))
         if key not in known:
-            ablation = FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)  # type: ignore[arg-type]
+            ablation = FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)
             start = (
                 base
                 if ablation.baseline is None
@@ -441,7 +442,8 @@ def load_regression(
     """Regress the load of random sets of alive features on their mass, rate and number of carriers (C6).
 
     Returns:
-        term, coefficient, low, high (95 %, bootstrap over sets), n: standardised coefficients, nats a standard deviation.
+        term, coefficient, low, high (95 %, bootstrap over sets), n: standardised coefficients, nats a standard
+        deviation.
 
     How it can mislead: mass and rate are strongly correlated, so their coefficients trade against each other; that of
     `carriers` is what is left once both are known.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +18,7 @@ MIN_SIMILARITY = 0.5
 _BLOCK = 512  # features of one side multiplied at a time: bounds the memory of the overlap matrix
 _DENSE = 1 << 20  # entries above which a component is assigned sparsely
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +52,7 @@ def match_features(
     b: FeatureProfiles,
     *,
     min_similarity: float = MIN_SIMILARITY,
-    method: Literal["gated", "dense"] = "gated",
+    method: str = "gated",
     min_rate: float = MIN_RATE,
     min_count: int = MIN_COUNT,
 ) -> FeatureMatch:
@@ -147,13 +146,10 @@ def assign(scores: sp.csr_array) -> tuple[Ints, Ints, NDArray[np.float64]]:
     n_a, n_b = scores.shape
     rows: list[Ints] = []
     columns: list[Ints] = []
-    graph = (
-        sp.block_array([[None, scores], [scores.T, None]], format="csr")
-        if scores.nnz
-        else sp.csr_array((n_a + n_b,) * 2)
-    )
-    _, label = connected_components(graph, directed=False)
     entry_row = np.repeat(np.arange(n_a), np.diff(scores.indptr))
+    size = n_a + n_b
+    graph = sp.coo_array((scores.data, (entry_row, n_a + scores.indices)), shape=(size, size))
+    _, label = connected_components(graph, directed=False)
     order = np.argsort(label[entry_row], kind="stable")
     cuts = np.flatnonzero(np.diff(label[entry_row][order])) + 1
     for entries in np.split(order, cuts) if len(order) else []:

@@ -60,7 +60,9 @@ def floors(rematch: pd.DataFrame, hook_name: str, step: int) -> dict[str, float]
 def rematch_frequencies(
     base: FeatureProfiles, others: Sequence[FeatureProfiles], *, min_similarity: float = MIN_SIMILARITY
 ) -> NDArray[np.float64]:
-    """For each alive feature of `base`, in how many of the other trainings it is matched: `[alive, replicate]` of 0 and 1."""
+    """For each alive feature of `base`, in how many of the other trainings it is matched: `[alive, replicate]` of
+    0 and 1.
+    """
     alive = np.flatnonzero(base.alive())
     columns = []
     for other in others:
@@ -156,7 +158,9 @@ def seed_stable(
     *,
     min_similarity: float = MIN_SIMILARITY,
 ) -> dict[str, list[int]]:
-    """Alive features found again in every replicate, by hook point: stable under SAE training, whatever their history."""
+    """Alive features found again in every replicate, by hook point: stable under SAE training, whatever their
+    history.
+    """
     stable = {}
     for name, profile in base.items():
         matched = rematch_frequencies(profile, [r[name] for r in replicates], min_similarity=min_similarity)

@@ -38,7 +38,8 @@ class FeatureProfiles:
         residual_norm: mean norm of the activations at the hook point; needed by `strength`.
         token_ids: vocabulary id of each row; needed by `vocabulary_entropy` and by content classes.
         documents: document of each row.
-        decoder_norm: norm of what one unit of each feature adds; None means unit directions, as in a SAELens inference SAE.
+        decoder_norm: norm of what one unit of each feature adds; None means unit directions, as in a SAELens
+            inference SAE.
 
     How it can mislead: all later steps see features only through these tokens. A feature for something that the text
     does not contain is dead here, whatever it does elsewhere.
@@ -101,7 +102,8 @@ class FeatureProfiles:
     @cached_property
     def code_sum(self) -> Floats:
         """Sum of each feature's codes."""
-        return np.asarray(self.acts.sum(axis=0, dtype=np.float64)).ravel()
+        # in float64 throughout: a sparse sum keeps float32 inside, and a constant profile would get a variance
+        return np.bincount(_columns(self.acts), weights=self.acts.data, minlength=self.n_features).astype(np.float64)
 
     @property
     def norm(self) -> Floats:
@@ -117,10 +119,13 @@ class FeatureProfiles:
 
     @property
     def strength(self) -> Floats:
-        """Mean of a_f ||d_f|| where the feature fires, over the mean activation norm (D11); NaN where it never fires."""
+        """Mean of a_f ||d_f|| where the feature fires, over the mean activation norm (D11); NaN where it never
+        fires.
+        """
         if self.residual_norm is None:
             raise InputError(
-                f"strength needs residual_norm, which the profiles at {self.hook_name!r} lack: pass the mean activation norm."
+                f"strength needs residual_norm, which the profiles at {self.hook_name!r} lack: pass the "
+                "mean activation norm."
             )
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.code_sum * self.norm / self.count / self.residual_norm
@@ -170,13 +175,18 @@ class FeatureProfiles:
 
     def select_rows(self, keep: Bools) -> FeatureProfiles:
         """The profiles over some of the rows: some documents, or without frequent tokens (C3, C11)."""
-        pick = [None if v is None else np.asarray(v)[keep] for v in (self.token_ids, self.documents)]
+        ids, documents = (None if v is None else np.asarray(v)[keep] for v in (self.token_ids, self.documents))
         acts = sp.csr_array(self.acts)[np.flatnonzero(keep)]
-        return FeatureProfiles(self.step, self.hook_name, acts, self.residual_norm, *pick, self.decoder_norm)
+        return FeatureProfiles(self.step, self.hook_name, acts, self.residual_norm, ids, documents, self.decoder_norm)
+
+
+def _columns(matrix: sp.csc_array) -> NDArray[np.integer]:
+    """The column of each stored entry."""
+    return np.repeat(np.arange(matrix.shape[1]), np.diff(matrix.indptr))
 
 
 def _column_entropy(matrix: sp.csc_array, scale: float) -> Floats:
-    column = np.repeat(np.arange(matrix.shape[1]), np.diff(matrix.indptr))
+    column = _columns(matrix)
     data = matrix.data.astype(np.float64)
     total = np.bincount(column, weights=data, minlength=matrix.shape[1])
     # -sum q log q with q = a / total is log(total) - sum(a log a) / total, which needs one pass

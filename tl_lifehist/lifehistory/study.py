@@ -14,7 +14,6 @@ import torch
 from tl_lifehist.checkpoints.integrity import compare_fingerprints, fingerprint
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.dictionaries.sae import (
-    Init,
     check_init,
     derive_seed,
     init_seeds,
@@ -62,7 +61,7 @@ class LifeHistoryStudy:
     d_sae: int | None = None
     k: int = 32
     training_tokens: int = 600_000
-    init: Init = "shared"
+    init: str = "shared"
     noise_steps: Sequence[int] | None = None
     n_draws: int = 100
     load_tokens: int = 16_384
@@ -77,7 +76,8 @@ class LifeHistoryStudy:
             raise InputError("Name at least one hook point, and each only once.")
         if len(self.series.steps) < 2:
             raise InputError(
-                f"A life history needs at least two checkpoints, and this series has {len(self.series.steps)}: add steps."
+                "A life history needs at least two checkpoints, and this series has "
+                f"{len(self.series.steps)}: add steps."
             )
         for name, split in (("train", "train"), ("test", "test")):
             if getattr(self, name) is None:
@@ -95,7 +95,8 @@ class LifeHistoryStudy:
         unknown = [s for s in self.noise_steps or () if s not in steps]
         if unknown or steps[-1] not in (self.noise_steps or ()):
             raise InputError(
-                f"noise_steps must be steps of the series and include the last one, {steps[-1]}; the series has {list(steps)}."
+                f"noise_steps must be steps of the series and include the last one, {steps[-1]}; the "
+                f"series has {list(steps)}."
             )
 
     @property
@@ -119,7 +120,8 @@ class LifeHistoryStudy:
 
     def description(self, threads: int) -> dict[str, Any]:
         """Everything that decides the results, as it is stored in `study.json`."""
-        assert self.train is not None and self.test is not None
+        assert self.train is not None
+        assert self.test is not None
         config = {
             "d_sae": self.d_sae,
             "k": self.k,
@@ -227,7 +229,8 @@ def training_unit(folder: Path, root: str, study: LifeHistoryStudy, step: int, n
     """Train the SAEs of one checkpoint and profile them: one model load feeds every hook point."""
     from tl_lifehist.effects import scored_losses
 
-    assert study.train is not None and study.test is not None
+    assert study.train is not None
+    assert study.test is not None
     level, number = name.rstrip("0123456789"), int(name.lstrip("abcdefghijklmnopqrstuvwxyz") or 0)
     other_init, other_order = level == "init", number > 0
     seed = derive_seed(study.seed, number, 13) if other_init else study.seed

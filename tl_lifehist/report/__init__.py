@@ -1,0 +1,8 @@
+"""The report: figures of a run's tables, and one self-contained page. It knows tables and nothing else."""
+
+from __future__ import annotations
+
+from tl_lifehist.report.export import save_figures
+from tl_lifehist.report.page import write_report
+
+__all__ = ["save_figures", "write_report"]

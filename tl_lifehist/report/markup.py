@@ -6,7 +6,7 @@ import html
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import pandas as pd
@@ -43,10 +43,10 @@ def number(value: Any, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
-def percent(value: float) -> str:
+def percent(value: SupportsFloat) -> str:
     """A share in per cent, an en dash where there is none."""
     value = float(value)
-    return "–" if math.isnan(value) else f"{100 * value:.3g} %"
+    return "–" if math.isnan(value) else f"{100 * value:.3g}\u00a0%"
 
 
 def p_value(value: Any) -> str:
@@ -60,6 +60,16 @@ def interval(low: Any, high: Any) -> str:
     return "" if ends == ["–", "–"] else " to ".join(ends)
 
 
+def absent(reason: str) -> str:
+    """The line that stands where something was not computed."""
+    return f'<p class="absent">Not computed: {escape(reason)}.</p>'
+
+
+def section(key: str, title: str, body: str) -> str:
+    """A section that links can point to."""
+    return f'<section id="{key}"><h2>{title}</h2>\n{body}\n</section>'
+
+
 def badge(verdict: object) -> str:
     """The verdict in words, with a colour on top of the words."""
     return f'<span class="badge {VERDICTS.get(str(verdict), "untestable")}">{escape(verdict)}</span>'
@@ -69,12 +79,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) 
     """A table in a box that scrolls sideways. Cells are HTML already; all but the first `left` columns are numbers."""
 
     def line(cells: Sequence[str], tag: str) -> str:
-        return "".join(
-            f'<{tag}{"" if i < left else " class=number"}>{cell}</{tag}>' for i, cell in enumerate(cells)
-        )
+        return "".join(f"<{tag}{'' if i < left else ' class=number'}>{cell}</{tag}>" for i, cell in enumerate(cells))
 
     body = "\n".join(f"<tr>{line(cells, 'td')}</tr>" for cells in rows)
-    return f'<div class="scroll"><table><thead><tr>{line(head, "th")}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table><thead><tr>{line(head, "th")}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    )
 
 
 def frame(data: pd.DataFrame, names: Mapping[str, str], *, left: int = 1) -> str:
@@ -84,9 +94,10 @@ def frame(data: pd.DataFrame, names: Mapping[str, str], *, left: int = 1) -> str
     return table([escape(heading) for heading in names.values()], rows, left=left)
 
 
-def details(summary: str, body: str, *, kind: str = "") -> str:
+def details(summary: str, body: str, *, kind: str = "", opened: bool = False) -> str:
     """A part that opens on a click. Both are HTML."""
-    return f'<details class="{kind}"><summary>{summary}</summary>{body}</details>'
+    state = " open" if opened else ""
+    return f'<details class="{kind}"{state}><summary>{summary}</summary>{body}</details>'
 
 
 def definitions(entries: Iterable[tuple[str, str]]) -> str:

@@ -12,6 +12,8 @@ import pandas as pd
 
 from tl_lifehist.errors import InputError
 
+STUDY = "life-history"
+
 # The columns the report uses, by table. A table may have more.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "claims": ("claim", "observed", "null", "low", "high", "p", "n", "verdict"),
@@ -38,6 +40,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("smd_log_rate", "smd_log_mass", "verdict"),
     ),
     "load_parts": ("part", "delta_ce", "n_features"),
+    "load_regression": ("term", "coefficient", "low", "high", "n"),
     "single": ("hook_name", "feature", "role", "carrier", "content", "n_firings", "per_firing", "per_token"),
     "forecast": (
         *("predictor", "auc", "low", "high", "average_precision", "enrichment", "recall_at_k", "recall_top_decile"),
@@ -57,7 +60,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("single_load", "share_of_descendants"),
     ),
     "sweeps": ("parameter", "value", "quantity", "result"),
-    "checkpoints": ("step", "base_ce", "accuracy"),
+    "checkpoints": ("step", "base_ce"),
     "published": ("quantity", "ours", "n", "pythia_160m", "pythia_410m"),
 }
 
@@ -103,9 +106,13 @@ class RunTables:
             return f"the table “{name}” has no column “{lacking[0]}”"
         return f"the table “{name}” is empty" if table.empty else None
 
-    def has(self, *names: str) -> bool:
-        """Whether all of these tables can be shown."""
-        return all(self.why_not(name) is None for name in names)
+    def why_none(self, *names: str) -> str | None:
+        """The first reason why what needs all of these tables cannot be shown, or None where it can."""
+        return next((reason for name in names if (reason := self.why_not(name))), None)
+
+    def has(self, name: str) -> bool:
+        """Whether a table can be shown."""
+        return self.why_not(name) is None
 
     def get(self, name: str) -> pd.DataFrame:
         """A table that `has` said is there; an empty one with the right columns where it is not."""
@@ -128,6 +135,8 @@ def read_run(run_path: str | Path) -> RunTables:
         raise InputError(f"{str(record)!r} cannot be read as JSON ({error}): run the study again.") from error
     if not isinstance(study, dict):
         raise InputError(f"{str(record)!r} holds no JSON object: run the study again.")
+    if study.get("study") != STUDY:
+        raise InputError(f"{str(record)!r} records the study {study.get('study')!r}; this report reads {STUDY!r} runs.")
     names = study.get("hook_names")
     depth = [str(name) for name in names] if isinstance(names, list) else []
     tables = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tl_lifehist.report.figures.events import event_rates, persistence, rematch_floors
 from tl_lifehist.report.figures.foresight import forecast, function_direction, survival
 from tl_lifehist.report.figures.graph import dag, recruitment
-from tl_lifehist.report.figures.lineages import event_rates, lineage_raster, nulls, persistence, rematch_floors
+from tl_lifehist.report.figures.lineages import lineage_raster, nulls
 from tl_lifehist.report.figures.load import content_load, load_against_controls, load_parts, single_ablation
 
 __all__ = [

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tl_lifehist.report.figures.style import CONTROL, MEASURED, SECOND, figure, plain, step_label
+from tl_lifehist.report.figures.style import (
+    CONTROL,
+    MEASURED,
+    SECOND,
+    SECOND_TINT,
+    TINT,
+    figure,
+    hook_labels,
+    plain,
+    step_label,
+)
+
+HOOK_NAME = re.compile(r"blocks\.\d+\.[\w.]*\w")
 
 
 def forecast(forecast: pd.DataFrame) -> go.Figure:
@@ -21,7 +36,7 @@ def forecast(forecast: pd.DataFrame) -> go.Figure:
     Args:
         forecast: predictor, auc, low, high, average_precision, enrichment, n, n_positive.
     """
-    names = [plain(name) for name in forecast["predictor"]]
+    names = _short_names([str(name) for name in forecast["predictor"]])
     fig = figure(110 + 38 * max(len(names), 1), title="Forecast of carriers")
     auc = forecast["auc"].to_numpy(dtype=float)
     missing = np.isnan(auc)
@@ -72,8 +87,15 @@ def forecast(forecast: pd.DataFrame) -> go.Figure:
     return fig.update_yaxes(showgrid=False, type="category", range=[-0.6, len(names) - 0.4], **rows)
 
 
+def _short_names(names: list[str]) -> list[str]:
+    """`leave out block 2` for `leave out blocks.2.hook_resid_post`, in short lines: long names leave no room."""
+    labels = hook_labels([found for name in names for found in HOOK_NAME.findall(name)])
+    shorter = [plain(HOOK_NAME.sub(lambda match: labels[match[0]], name)) for name in names]
+    return ["<br>".join(textwrap.wrap(name, 24)) or name for name in shorter]
+
+
 def function_direction(direction: pd.DataFrame) -> go.Figure:
-    """How like their final selves lineages already are: in what they respond to (S_fun) and where they point (S_dir) (D16).
+    """How like their final selves lineages already are: in their response (S_fun) and in their direction (S_dir) (D16).
 
     Bands are 95 % intervals; dotted in the same colour, what unrelated features give.
 
@@ -87,8 +109,8 @@ def function_direction(direction: pd.DataFrame) -> go.Figure:
     table = direction.sort_values("step")
     x = [step_label(step) for step in table["step"]]
     for key, name, colour, tint in (
-        ("fun", "function", MEASURED, "rgba(63, 135, 201, 0.22)"),
-        ("dir", "direction", SECOND, "rgba(43, 156, 126, 0.22)"),
+        ("fun", "function", MEASURED, TINT),
+        ("dir", "direction", SECOND, SECOND_TINT),
     ):
         edge = {"mode": "lines", "line": {"width": 0, "color": colour}, "showlegend": False, "hoverinfo": "skip"}
         fig.add_scatter(x=x, y=table[f"s_{key}_low"], **edge)

@@ -16,6 +16,7 @@ from tl_lifehist.report.figures.style import (
     MEASURED,
     appearing,
     hook_labels,
+    plain,
     step_label,
     styled,
 )
@@ -36,8 +37,9 @@ def dag(
     """The containment graph at one checkpoint: a column a hook point, by depth; size is the log firing rate (D12, D13).
 
     Carriers and all that can be reached from them are coloured. At most `max_edges` edges are drawn, a random sample
-    with a fixed seed; reach is computed on all of them. The caption, also in `layout.meta["caption"]`, says how many
-    edges and features are left out. Within a column features are ordered so that few edges cross; height means nothing.
+    with a fixed seed; reach is computed on all of them. What is left out is said under the figure, and in full in
+    `layout.meta["caption"]`. Features of a column are ordered so that few edges cross; height means nothing,
+    nor does width where a column is crowded.
 
     How it can mislead: an edge says that one feature fires where another fires, not that one feeds the other, and
     broad features contain much by breadth alone.
@@ -59,22 +61,26 @@ def dag(
     rate = dict(zip(zip(here["hook_name"], here["feature"], strict=True), here["firing_rate"], strict=True))
     drawn = pairs.sample(max_edges, random_state=0) if len(pairs) > max_edges else pairs
     sources, targets = _ends(drawn)
-    nodes = [node for node in rate if node in (chosen | set(sources) | set(targets))]
+    drawn_ends = {*sources, *targets}
+    nodes = [node for node in rate if node in drawn_ends]
     hooks = appearing(here["hook_name"])
     place = _places(nodes, hooks, sources, targets, rate)
 
-    caption = f"{len(drawn):,} of {len(pairs):,} edges drawn" + (
+    caption = f"Orientation: {orientation}. {len(drawn):,} of {len(pairs):,} edges drawn" + (
         " (a random sample)" if len(drawn) < len(pairs) else ""
     )
-    caption += f", {len(nodes):,} of {len(here):,} alive features; features without a drawn edge are left out."
+    caption += f", {len(nodes):,} of {len(here):,} alive features; those without a drawn edge are left out, "
+    caption += f"{len(chosen - drawn_ends):,} of {len(chosen):,} carriers among them."
     fig = go.Figure()
     known = [(a, b) for a, b in zip(sources, targets, strict=True) if a in place and b in place]
     followed = [a in chosen or a in reached for a, _ in known]
+    faint = float(np.clip(150 / max(len(known), 1), 0.15, 0.5))
+    scale = float(np.clip((160 / max(len(nodes), 1)) ** 0.5, 0.45, 1))
     for hot, colour, width in ((False, CONTROL, 0.5), (True, FOLLOWER, 0.7)):
         ends = [pair for pair, f in zip(known, followed, strict=True) if f == hot]
         x, y = _segments(ends, place)
         line = {"color": colour, "width": width}
-        fig.add_scatter(x=x, y=y, mode="lines", line=line, opacity=0.4, hoverinfo="skip", showlegend=False)
+        fig.add_scatter(x=x, y=y, mode="lines", line=line, opacity=faint, hoverinfo="skip", showlegend=False)
     labels = hook_labels(hooks)
     for name, colour, members in (
         ("other features", CONTROL, [n for n in nodes if n not in chosen and n not in reached]),
@@ -87,14 +93,17 @@ def dag(
             y=[place[node][1] for node in members],
             mode="markers",
             name=f"{name} ({len(members):,})",
-            marker={"color": colour, "size": _sizes(rates), "line": {"width": 0}, "opacity": 0.9},
+            marker={"color": colour, "size": _sizes(rates) * scale, "line": {"width": 0}, "opacity": 0.9},
             text=[f"{labels[hook]} feature {feature}" for hook, feature in members],
             customdata=rates,
             hovertemplate="%{text}<br>fires on %{customdata:.2%}<extra></extra>",
         )
     ticks = {"tickvals": list(range(len(hooks))), "ticktext": [labels[hook] for hook in hooks]}
-    fig.update_xaxes(showgrid=False, range=[-0.25, max(len(hooks) - 1, 0) + 0.25], **ticks)
+    fig.update_xaxes(showgrid=False, range=[-0.35, max(len(hooks) - 1, 0) + 0.35], **ticks)
+    if len(drawn) < len(pairs):
+        fig.update_xaxes(title_text=f"{len(drawn):,} of {len(pairs):,} edges drawn")
     fig.update_yaxes(visible=False)
+    fig.update_layout(legend={"itemsizing": "constant"})
     title = f"Containment graph at step {step_label(step or 0)}, {orientation} orientation"
     return styled(fig, 560, title=title, caption=caption)
 
@@ -115,7 +124,8 @@ def _reached(pairs: pd.DataFrame, chosen: set[Node]) -> set[Node]:
 def _places(
     nodes: list[Node], hooks: list[str], sources: list[Node], targets: list[Node], rate: dict[Node, float]
 ) -> dict[Node, tuple[float, float]]:
-    """x by depth; y by rank in the column, after some rounds of ordering by the mean height of the neighbours."""
+    """x by depth, spread where a column is crowded; y by rank in the column, after some rounds of ordering by the mean
+    height of the neighbours."""
     index = {node: i for i, node in enumerate(sorted(nodes, key=lambda node: -rate[node]))}
     column = np.array([hooks.index(hook) for hook, _ in index], dtype=int)
     a = np.array([index[x] for x, y in zip(sources, targets, strict=True) if x in index and y in index], dtype=int)
@@ -134,7 +144,10 @@ def _places(
     for _ in range(6):
         near = np.bincount(a, height[b], minlength=len(index)) + np.bincount(b, height[a], minlength=len(index))
         rank(np.where(degree > 0, near / np.maximum(degree, 1), height))
-    return {node: (float(column[i]), 1 - float(height[i])) for node, i in index.items()}
+    crowd = np.bincount(column, minlength=len(hooks))[column]
+    fraction = np.modf(height * crowd * 0.618)[0]  # neighbours in height are far apart in width: golden ratio
+    x = column + (fraction - 0.5) * np.clip((crowd - 30) / 200, 0, 0.6)
+    return {node: (float(x[i]), 1 - float(height[i])) for node, i in index.items()}
 
 
 def _segments(ends: list[tuple[Node, Node]], place: dict[Node, tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
@@ -147,9 +160,9 @@ def _segments(ends: list[tuple[Node, Node]], place: dict[Node, tuple[float, floa
 
 
 def _sizes(rates: np.ndarray) -> np.ndarray:
-    """Marker sizes from 4 at a rate of 0.01 % to 16 at 100 %."""
+    """Marker sizes, before they are scaled to the crowd: from 4 at a rate of 0.01 % to 16 at 100 %."""
     decades = np.log10(np.clip(np.nan_to_num(rates, nan=1e-4), 1e-4, 1.0))
-    return (16 + 3 * decades).round(1)
+    return 16 + 3 * decades
 
 
 def recruitment(dag: pd.DataFrame) -> go.Figure:
@@ -165,9 +178,8 @@ def recruitment(dag: pd.DataFrame) -> go.Figure:
         dag: step, orientation, recruited, recruited_direct, null_mean, null_low, null_high, rewired_mean.
     """
     orientations = appearing(dag["orientation"])
-    titles = [f"orientation: {name}" for name in orientations]
     rows = max(len(orientations), 1)
-    fig = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.12, subplot_titles=titles)
+    fig = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     for row, orientation in enumerate(orientations, start=1):
         here = dag[dag["orientation"] == orientation].sort_values("step")
         common = {"x": [step_label(step) for step in here["step"]], "row": row, "col": 1}
@@ -184,6 +196,7 @@ def recruitment(dag: pd.DataFrame) -> go.Figure:
             label = {"hovertemplate": f"{name}, step %{{x}}: %{{y:.1%}}<extra></extra>"} if style is not band else {}
             legend = {"legendgroup": column, "showlegend": row == 1}
             fig.add_scatter(y=here[column], name=name, **style, **label, **legend, **common)
+        fig.update_yaxes(title_text=f"reached, {plain(orientation)}", row=row)
     fig.update_xaxes(type="category")
     fig.update_xaxes(title_text="step", row=rows)
     fig.update_yaxes(tickformat=".0%", rangemode="tozero")

@@ -29,6 +29,7 @@ KINDS = {
     "mass": "same masses",
     "stable": "seed-stable, same masses",
 }
+LEGEND = "Orange: all carriers. Blue: the carriers of one hook point. Green: sums. Grey: other sets of equal size."
 
 
 def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.Figure:
@@ -57,7 +58,11 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
         fig.add_box(
             x=draws["delta_ce"],
             name=place,  # also its place on the axis, which spares a name for every point
-            **{"orientation": "h", "boxpoints": "all", "jitter": 0.7, "pointpos": 0, "showlegend": False},
+            orientation="h",
+            boxpoints="all",
+            jitter=0.7,
+            pointpos=0,
+            showlegend=False,
             marker={"color": CONTROL, "size": 4, "opacity": 0.5 if tested else 0.15},
             line={"color": CONTROL if tested else FAINT, "width": 1.2},
             fillcolor="rgba(0,0,0,0)",
@@ -77,7 +82,9 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
             hovertemplate="carriers: %{x:.3g} nats<extra></extra>",
         )
     for name, colour, symbol in (("control sets", CONTROL, "circle"), ("carriers", CARRIER, "diamond")):
-        fig.add_scatter(x=[None], y=[None], mode="markers", marker={"color": colour, "symbol": symbol, "size": 9}, name=name)
+        fig.add_scatter(
+            x=[None], y=[None], mode="markers", marker={"color": colour, "symbol": symbol, "size": 9}, name=name
+        )
     fig.update_xaxes(title_text="added cross-entropy (nats)", rangemode="tozero")
     return fig.update_yaxes(autorange="reversed", showgrid=False)
 
@@ -93,7 +100,7 @@ def load_parts(load_parts: pd.DataFrame) -> go.Figure:
     Args:
         load_parts: part, delta_ce, n_features.
     """
-    fig = figure(110 + 34 * max(len(load_parts), 1), title="Parts of the load")
+    fig = figure(110 + 34 * max(len(load_parts), 1), title="Parts of the load", caption=LEGEND)
     parts = [str(part) for part in load_parts["part"]]
     names = {
         "joint": "all carriers together",
@@ -118,7 +125,7 @@ def load_parts(load_parts: pd.DataFrame) -> go.Figure:
         hovertemplate="%{y}: %{x:.3g} nats (%{customdata} features)<extra></extra>",
     )
     fig.update_xaxes(title_text="added cross-entropy (nats)", range=_with_room(values))
-    fig.update_layout(margin={"t": 10})
+    fig.update_layout(margin={"t": 10}, bargap=0.35)
     return fig.update_yaxes(autorange="reversed", showgrid=False)
 
 
@@ -129,7 +136,7 @@ def _with_room(values: np.ndarray) -> list[float] | None:
         return None
     low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
     room = 0.18 * (high - low)
-    return [low - room if low < 0 else 0, high + room if high > 0 else 0]
+    return [low - room if low < 0 else 0.0, high + room if high > 0 else 0.0]
 
 
 def single_ablation(single: pd.DataFrame) -> go.Figure:
@@ -149,7 +156,10 @@ def single_ablation(single: pd.DataFrame) -> go.Figure:
         fig.add_box(
             y=here["per_firing"],
             x=[name] * len(here),
-            **{"name": "all features", "legendgroup": "all", "showlegend": False, "boxpoints": False},
+            name="all features",
+            legendgroup="all",
+            showlegend=False,
+            boxpoints=False,
             line={"color": CONTROL, "width": 1.4},
             fillcolor=FAINT,
         )
@@ -157,14 +167,18 @@ def single_ablation(single: pd.DataFrame) -> go.Figure:
         fig.add_box(
             y=own,
             x=[name] * len(own),
-            **{"showlegend": False, "boxpoints": "all", "jitter": 0.6, "pointpos": 0, "fillcolor": "rgba(0,0,0,0)"},
+            showlegend=False,
+            boxpoints="all",
+            jitter=0.6,
+            pointpos=0,
+            fillcolor="rgba(0,0,0,0)",
             line={"width": 0, "color": "rgba(0,0,0,0)"},
-            marker={"color": CARRIER, "size": 5, "opacity": 0.7},
+            marker={"color": CARRIER, "size": 5 if len(own) < 100 else 3, "opacity": 0.6},
             hovertemplate="carrier: %{y:.3g} nats<extra></extra>",
         )
     fig.add_scatter(x=[None], y=[None], mode="markers", marker={"color": CARRIER, "size": 7}, name="carriers")
     square = {"color": FAINT, "size": 10, "symbol": "square", "line": {"color": CONTROL, "width": 1}}
-    fig.add_scatter(x=[None], y=[None], mode="markers", marker=square, name="all features")
+    fig.add_scatter(x=[None], y=[None], mode="markers", marker=square, name="all features tried")
     fig.update_xaxes(type="category")
     return fig.update_yaxes(title_text="nats per firing", zeroline=True, zerolinecolor=CONTROL)
 
@@ -194,4 +208,4 @@ def content_load(content: pd.DataFrame) -> go.Figure:
     diamond = {"size": 12, "color": MEASURED, "symbol": "diamond"}
     fig.add_scatter(x=content["joint_load"], marker=diamond, name="this class", **common)
     fig.update_xaxes(title_text="added cross-entropy (nats)", rangemode="tozero")
-    return fig.update_yaxes(autorange="reversed", showgrid=False, type="category", range=[len(names) - 0.4, -0.6])
+    return fig.update_yaxes(showgrid=False, type="category", range=[len(names) - 0.4, -0.6])

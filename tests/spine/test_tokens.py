@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tl_lifehist.tokens import TokenSet
+
+
+def tokenizer(*special: str, **roles: str) -> PreTrainedTokenizerFast:
+    """One id a word: the special tokens first (so that a BOS can have id 0), then w0, w1, ..."""
+    vocabulary = {word: i for i, word in enumerate([*special, *(f"w{i}" for i in range(40))])}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, **roles)
+
+
+def words(n: int, start: int = 0) -> str:
+    return " ".join(f"w{i}" for i in range(start, start + n))
+
+
+def test_windows_start_with_bos_never_mix_texts_and_predict_the_next_token():
+    tok = tokenizer("<s>", bos_token="<s>")  # id 0 is a BOS like any other
+    tokens = TokenSet.from_texts([words(6), words(3, 20)], tok, context_size=4)
+    w = {i: i + 1 for i in range(40)}
+    assert tokens.ids.tolist() == [[0, w[0], w[1], w[2]], [0, w[3], w[4], w[5]], [0, w[20], w[21], w[22]]]
+    assert tokens.valid.tolist() == [[False, True, True, True]] * 3
+    assert tokens.labels[:, 1:].tolist() == [[w[1], w[2], -100], [w[4], w[5], -100], [w[21], w[22], -100]]
+    assert tokens.attention_mask is None
+    assert tokens.documents is not None
+    assert tokens.documents[:, 0].tolist() == [0, 0, 1]
+    assert (tokens.n_valid, tokens.n_scored) == (9, 6)
+
+
+def test_without_a_bos_position_0_is_still_left_out():
+    tokens = TokenSet.from_texts([words(8)], tokenizer(), context_size=4)
+    assert tokens.ids.shape == (2, 4)
+    assert not tokens.valid[:, 0].any()
+
+
+def test_a_short_last_window_is_padded_on_the_right_and_masked_or_dropped():
+    tok = tokenizer("<s>", "<pad>", bos_token="<s>", pad_token="<pad>")
+    tokens = TokenSet.from_texts([words(5)], tok, context_size=4)
+    assert tokens.ids[1].tolist() == [0, 5, 6, 1]
+    assert tokens.valid[1].tolist() == [False, True, True, False]
+    assert tokens.labels[1].tolist() == [5, 6, -100, -100]
+    assert tokens.attention_mask is not None
+    assert tokens.attention_mask[1].tolist() == [1, 1, 1, 0]
+    dropped = TokenSet.from_texts([words(5)], tok, context_size=4, keep_partial=False)
+    assert len(dropped) == 1
+    assert dropped.attention_mask is None
+
+
+def test_special_tokens_in_the_middle_are_neither_valid_nor_labels():
+    tok = tokenizer("<s>", "</s>", bos_token="<s>", eos_token="</s>")
+    tokens = TokenSet.from_texts(["w1 </s> w2 w3 w4 w5"], tok, context_size=7)
+    assert tokens.valid[0].tolist() == [False, True, False, True, True, True, True]
+    assert tokens.labels[0, 1].item() == -100
+
+
+def test_masked_positions_carry_the_labels_and_are_the_same_every_time():
+    tok = tokenizer(
+        "[CLS]",
+        "[SEP]",
+        "[PAD]",
+        "[MASK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+    )
+    texts = [words(30), words(9)]
+    tokens = TokenSet.for_masked_lm(texts, tok, context_size=16, mask_rate=0.3, seed=1)
+    again = TokenSet.for_masked_lm(texts, tok, context_size=16, mask_rate=0.3, seed=1)
+    other = TokenSet.for_masked_lm(texts, tok, context_size=16, mask_rate=0.3, seed=2)
+    assert torch.equal(tokens.ids, again.ids)
+    assert not torch.equal(tokens.ids, other.ids)
+    masked = tokens.labels != -100
+    assert torch.equal(tokens.ids == 3, masked)
+    assert (tokens.valid[masked]).all()
+    assert tokens.valid[0, 1]  # no position-0 rule: [CLS] is left out because it is special
+    assert not tokens.valid[:, 0].any()
+    assert tokens.attention_mask is not None
+
+
+def test_slices_and_takes_keep_everything_together():
+    tokens = TokenSet.from_texts([words(20)], tokenizer("<s>", bos_token="<s>"), context_size=5)
+    part = tokens[[3, 0]]
+    assert torch.equal(part.ids[1], tokens.ids[0])
+    assert part.documents is not None
+    assert len(tokens.take(5)) == 2
+    assert len(tokens.take(10_000)) == len(tokens)
+    assert [len(b) for b in tokens.batches(2)] == [2, 2, 1]
+    assert tokens.row_positions.tolist()[:5] == [[0, 1], [0, 2], [0, 3], [0, 4], [1, 1]]
+
+
+def test_from_tensors_one_document_a_row_by_default():
+    ids = torch.arange(6).reshape(2, 3)
+    tokens = TokenSet(ids, torch.ones(2, 3, dtype=torch.bool), torch.full((2, 3), -100))
+    assert tokens.row_documents.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TokenSet.from_texts([], tokenizer()), "no text"),
+        (lambda: TokenSet.from_texts("one text", tokenizer()), "list of strings"),  # type: ignore[arg-type]
+        (lambda: TokenSet.from_texts(["w1"], tokenizer(), context_size=4), "long enough"),
+        (lambda: TokenSet.for_masked_lm(["w1 w2"], tokenizer()), "no mask token"),
+        (lambda: TokenSet(torch.tensor([[-1]]), torch.tensor([[True]]), torch.tensor([[-100]])), "negative"),
+    ],
+)
+def test_bad_input_is_named(make, message: str):
+    with pytest.raises(Exception, match=message):
+        make()
+
+
+@pytest.mark.parametrize(("split", "least"), [("train", 200_000), ("calibration", 60_000), ("test", 60_000)])
+def test_the_pocket_slices_hold_the_promised_text(split: str, least: int):
+    tokens = TokenSet.pocket(split)
+    assert tokens.n_valid >= least
+    assert tokens.attention_mask is None
+    assert (tokens.ids[:, 0] == 0).all()
+
+
+def test_the_pocket_slices_share_no_document():
+    from tl_lifehist.checkpoints.pocket import pocket_texts
+
+    names = [{name for name, _ in pocket_texts(split)} for split in ("train", "calibration", "test")]
+    assert len(set().union(*names)) == sum(len(part) for part in names)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from small import HOOKS, small_study
+
+import tl_lifehist as lh
+from tl_lifehist.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return small_study().run(tmp_path_factory.mktemp("study") / "run")
+
+
+def tables(run: lh.Run) -> dict[str, pd.DataFrame]:
+    return {name: run.table(name) for name in run.tables}
+
+
+def assert_same_tables(a: lh.Run, b: lh.Run) -> None:
+    left, right = tables(a), tables(b)
+    assert left.keys() == right.keys()
+    for name in left:
+        pd.testing.assert_frame_equal(left[name], right[name], check_exact=True, obj=name)
+
+
+def test_every_table_and_the_report_are_there(finished):
+    expected = {
+        "claims", "lineages", "events", "features", "carriers", "contexts", "edges", "dag", "load", "load_summary",
+        "load_parts", "load_regression", "single", "forecast", "direction", "survival_by_entropy", "rematch", "nulls",
+        "content", "sweeps", "checkpoints", "published",
+    }  # fmt: skip
+    assert expected <= set(finished.tables)
+    page = (finished.path / "report.html").read_text()
+    assert "<html" in page
+    assert "persistent carriers" in page
+
+
+def test_every_claim_has_its_null_or_says_that_it_is_not_testable(finished):
+    claims = finished.claims
+    assert list(claims.columns)[:8] == ["claim", "observed", "null", "low", "high", "p", "n", "verdict"]
+    assert set(claims["verdict"]) <= {"beyond", "within", "not testable"}
+    judged = claims[claims["verdict"] != "not testable"]
+    assert judged["null"].notna().all()
+    assert judged["observed"].notna().all()
+    assert (claims["n"] >= 0).all()
+
+
+def test_both_levels_of_noise_stand_beside_each_transition(finished):
+    rematch = finished.table("rematch")
+    assert rematch.groupby("level")["step"].nunique().to_dict() == {"data": 3, "init": 3}
+    deaths = finished.table("events").query("kind == 'death'")
+    assert len(deaths) == 3 * len(HOOKS)
+    assert (
+        deaths[["match_rate", "floor_data", "floor_init", "persistence_low", "persistence_high"]].notna().all(axis=None)
+    )
+    assert set(finished.table("nulls")["null"]) == {"frozen", "unrelated"}
+
+
+def test_tables_agree_with_each_other(finished):
+    lineages, carriers, features = (finished.table(n) for n in ("lineages", "carriers", "features"))
+    assert len(features) == len(lineages)
+    assert set(carriers["lineage"]) == set(features.loc[features["carrier"], "lineage"])
+    claim = finished.claims.set_index("claim")["observed"]["persistent carriers exceed chance matches"]
+    assert claim == len(carriers)
+    assert set(finished.table("contexts")["hook_name"]) <= set(HOOKS)
+    joint = finished.table("load_parts").set_index("part")["delta_ce"]["joint"]
+    assert finished.table("load_summary")["delta_ce"].tolist() == pytest.approx(
+        [joint] * len(finished.table("load_summary"))
+    )
+
+
+def test_the_folder_is_readable_without_the_package(finished):
+    from sae_lens import SAE
+
+    study = json.loads((finished.path / "study.json").read_text())
+    assert study["seed"] == 0
+    assert study["threads"] == 1
+    assert set(study["fingerprints"]) == {"0", "128", "1024", "4096"}
+    assert study["versions"]["torch"]
+    sae = SAE.load_from_disk(finished.path / "units/saes/step1024/base" / HOOKS[0])
+    assert sae.W_dec.shape == (64, 96)
+    assert list((finished.path / "units").rglob("*.graphml"))
+    assert not list(finished.path.rglob(".partial-*"))
+
+
+def test_two_processes_give_the_same_tables(finished, tmp_path):
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        run = small_study().run(tmp_path / "run", executor=executor)
+    assert_same_tables(finished, run)
+
+
+def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_path):
+    script, out = Path(__file__).with_name("small.py"), tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    stamps: dict[str, int] = {}
+    for wanted in (5, 9, 14):  # kill once this many units are there
+        process = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
+        while process.poll() is None and len(done(out)) < wanted:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert all(done(out).get(name) == stamp for name, stamp in stamps.items())  # nothing was computed again
+        stamps = done(out)
+        assert not (out / "tables" / "claims.parquet").exists()
+    run = small_study().run(out)
+    assert all(done(out)[name] == stamp for name, stamp in stamps.items())
+    assert_same_tables(finished, run)
+    assert not list(out.rglob(".partial-*"))
+
+
+def done(out: Path) -> dict[str, int]:
+    """Finished units and when they were made."""
+    units = [p for p in out.glob("units/*/*") if not p.name.startswith(".")]
+    nested = [q for p in units if p.parent.name == "saes" for q in p.iterdir() if not q.name.startswith(".")]
+    return {str(p): p.stat().st_ctime_ns for p in [*nested, *(p for p in units if p.parent.name != "saes")]}
+
+
+def test_an_executor_whose_jobs_are_no_futures_works(tmp_path, finished):
+    class Job:
+        def __init__(self, future) -> None:
+            self._future = future
+
+        def done(self) -> bool:
+            return self._future.done()
+
+        def result(self) -> str:
+            return self._future.result()
+
+    class Cluster:
+        def __init__(self) -> None:
+            self.pool = ThreadPoolExecutor(1)
+
+        def submit(self, fn, *args) -> Job:
+            return Job(self.pool.submit(fn, *args))
+
+    assert_same_tables(finished, small_study().run(tmp_path / "run", executor=Cluster()))
+
+
+def test_a_run_folder_of_another_configuration_is_refused(finished):
+    before = tables(finished)
+    with pytest.raises(InputError, match="another configuration .differing: seed"):
+        small_study(seed=1).run(finished.path)
+    assert tables(finished).keys() == before.keys()
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    from tl_lifehist.runs import RunFolder
+
+    with RunFolder(tmp_path / "run").held({"study": "x"}), pytest.raises(InputError, match="Another process"):  # noqa: SIM117
+        with RunFolder(tmp_path / "run").held({"study": "x"}):
+            pass
+
+
+def test_identical_neighbours_are_refused_unless_allowed(tmp_path, pocket_series):
+    model = pocket_series.load(512)
+    series = lh.CheckpointSeries.from_models({0: pocket_series.load(0), 1: model, 2: model})
+    with pytest.raises(InputError, match="identical weights"):
+        small_study(series=series).run(tmp_path / "run")
+    assert not (tmp_path / "run" / "units" / "saes").exists()
+
+
+def test_bad_studies_are_named(pocket_series, tmp_path):
+    models = lh.CheckpointSeries.from_models({0: pocket_series.load(0), 1: pocket_series.load(512)})
+    with ThreadPoolExecutor(1) as executor, pytest.raises(InputError, match="cannot be sent to workers"):
+        small_study(series=models).run(tmp_path / "a", executor=executor)
+    with pytest.raises(InputError, match="at least two checkpoints"):
+        small_study(series=pocket_series.subset([512]))
+    with pytest.raises(InputError, match="noise_steps must be steps of the series"):
+        small_study(noise_steps=[3])
+    with pytest.raises(InputError, match="Give train="):
+        lh.LifeHistoryStudy(models, HOOKS)
+    with pytest.raises(InputError, match="no hook point 'nowhere'"):
+        lh.LifeHistoryStudy(
+            models, ["nowhere"], train=lh.TokenSet.pocket("train")[:40], test=lh.TokenSet.pocket("test")[:40]
+        ).run(tmp_path / "b")
+    with pytest.raises(InputError, match=r"no study.json"):
+        lh.load_run(tmp_path)
+
+
+def test_without_carriers_the_study_ends_and_says_so(tmp_path, pocket_series):
+    # one latent active a token and almost no training: nothing persists
+    study = small_study(series=pocket_series.subset([0, 16, 512, 4096]), d_sae=8, k=1, training_tokens=500)
+    run = study.run(tmp_path / "run")
+    claims = run.claims.set_index("claim")
+    if len(run.table("carriers")) == 0:
+        assert (
+            claims.loc["carriers are there early, more often than other features of the end", "verdict"]
+            == "not testable"
+        )
+    assert (run.path / "report.html").exists()
+
+
+def test_runs_are_loaded_and_compared(finished):
+    run = lh.load_run(finished.path)
+    both = lh.compare_runs(run, finished)
+    assert (both["observed_a"].fillna(-1) == both["observed_b"].fillna(-1)).all()
+    with pytest.raises(InputError, match="no table 'nonsense'; it holds: "):
+        run.table("nonsense")

@@ -1,0 +1,345 @@
+"""Can a feature's first measurements tell whether it will be a persistent carrier? (D20 to D22, C9)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions
+from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.containment import containment_index
+from tl_lifehist.lifehistory.lineages import Carriers, Lineages, Profiles
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.metrics import interval
+
+ONSET, PHASE_TWO = 0.007, 0.28
+MIN_POSITIVES = 10
+N_FOLDS = 5
+N_BOOTSTRAP = 1000
+PREDICTORS = ["entropy", "containment", "strength"]
+GEOMETRY = ["nearest_cosine", "mean_cosine", "crowding"]
+NAME = "entropy, containment, strength"
+COLUMNS = ["auc", "low", "high", "average_precision", "enrichment", "recall_at_k", "recall_top_decile"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.integer]
+Bools = NDArray[np.bool_]
+
+
+def training_phase(step: int, last_step: int) -> str:
+    """The phase of training (D20, ours but for the first bound): I up to 0.7 %, II up to 28 %, III after that.
+
+    Fractions are rounded to a tenth of a percent, so that step 1,000 of 143,000 (0.699 %) closes phase I.
+    """
+    fraction = round(step / last_step, 3)
+    return "I" if fraction <= ONSET else "II" if fraction <= PHASE_TWO else "III"
+
+
+def onset_step(steps: Sequence[int]) -> int:
+    """The first checkpoint at or after 0.7 % of the last, rounded as in `training_phase`: 1,000 for Pythia (D21)."""
+    last = max(steps)
+    return min(step for step in steps if last == 0 or round(step / last, 3) >= ONSET)
+
+
+def roc_auc(labels: Bools, scores: Floats) -> float:
+    """P(a positive scores above a negative) + P(they are equal) / 2; NaN without both classes."""
+    return _auc(labels, np.unique(scores, return_inverse=True)[1], np.ones(len(scores)))
+
+
+def _auc(labels: Bools, level: Ints, weights: Floats) -> float:
+    """The same from the ranks of the distinct scores, each row counted `weights` times: no sorting in a bootstrap."""
+    positive = np.bincount(level, weights=weights * labels)
+    negative = np.bincount(level, weights=weights * ~labels)
+    pairs = positive.sum() * negative.sum()
+    return float((positive * (np.cumsum(negative) - negative / 2)).sum() / pairs) if pairs else float("nan")
+
+
+def precision_at(labels: Bools, scores: Floats, k: int) -> float:
+    """Expected share of positives among the `k` highest scores, rows tied at the border counting in part."""
+    border = np.sort(scores)[-k]
+    above, at = scores > border, scores == border
+    return float((labels[above].sum() + labels[at].mean() * (k - above.sum())) / k)
+
+
+def _at_onset(profiles: Mapping[str, FeatureProfiles] | Profiles) -> dict[str, FeatureProfiles]:
+    by_step: dict[int | None, dict[str, FeatureProfiles]] = {}
+    for key, profile in profiles.items():
+        step, name = (None, key) if isinstance(key, str) else key
+        by_step.setdefault(step, {})[name] = profile
+    steps = [step for step in by_step if step is not None]
+    return by_step[onset_step(steps) if steps else None] if by_step else {}
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """How well the first measurements of features tell the later carriers.
+
+    Attributes:
+        auc: area under the ROC curve of the mean out-of-fold scores.
+        auc_interval: its 95 % interval over lineages, the scores held fixed.
+        average_precision: of the same scores.
+        enrichment: precision at K over the base rate, K = `n_positive` (D22).
+        recall_at_k: share of the carriers among the K highest scores (with this K it equals the precision).
+        recall_top_decile: share of the carriers among the highest tenth.
+        n: features alive at the onset, one a lineage.
+        n_positive: those whose lineage becomes a carrier.
+        onset: the checkpoint the measurements are from.
+        baselines: one row a baseline, with the columns of `to_dataframe`.
+        reason: why the figures are NaN; None when they are not.
+        table: one row a lineage: hook_name, feature, lineage, label, score (mean out-of-fold probability).
+    """
+
+    auc: float
+    auc_interval: tuple[float, float]
+    average_precision: float
+    enrichment: float
+    recall_at_k: float
+    recall_top_decile: float
+    n: int
+    n_positive: int
+    onset: int
+    baselines: pd.DataFrame
+    reason: str | None
+    table: pd.DataFrame
+    _model: Any = field(repr=False)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a predictor, ours first: predictor, the figures (`COLUMNS`), n, n_positive."""
+        values = (self.average_precision, self.enrichment, self.recall_at_k, self.recall_top_decile)
+        own = (NAME, self.auc, *self.auc_interval, *values, self.n, self.n_positive)
+        first = pd.DataFrame([own], columns=["predictor", *COLUMNS, "n", "n_positive"])
+        return pd.concat([first, self.baselines], ignore_index=True) if len(self.baselines) else first
+
+    def predict(
+        self,
+        profiles: Mapping[str, FeatureProfiles] | Profiles,
+        *,
+        min_rate: float = MIN_RATE,
+        min_count: int = MIN_COUNT,
+    ) -> pd.DataFrame:
+        """Scores of another model's alive features by the classifier fitted on all lineages: hook_name, feature, score.
+
+        Args:
+            profiles: `{hook_name: FeatureProfiles}` at its onset, or `{(step, hook_name): ...}`, of which the onset is
+                taken by the rule of `onset_step`.
+            min_rate: see `FeatureProfiles.alive`.
+            min_count: see `FeatureProfiles.alive`.
+
+        How it can mislead: the scores rank; as probabilities they are off, since the classes were balanced.
+
+        Raises:
+            InputError: the forecast has no classifier (`reason`), or profiles without `residual_norm`.
+        """
+        if self._model is None:
+            raise InputError(f"This forecast has no classifier to predict with: {self.reason}")
+        at_onset = _at_onset(profiles)
+        alive = {h: np.flatnonzero(p.alive(min_rate=min_rate, min_count=min_count)) for h, p in at_onset.items()}
+        table = _measure(at_onset, alive, None)
+        score = self._model.predict_proba(table[PREDICTORS].to_numpy())[:, 1] if len(table) else np.zeros(0)
+        return table[["hook_name", "feature"]].assign(score=score)
+
+
+def predict_carriers(
+    profiles: Profiles,
+    lineages: Lineages,
+    carriers: Carriers,
+    *,
+    onset: int | None = None,
+    saes: Any | None = None,
+    seed: int = 0,
+    n_repeats: int = 20,
+    n_permutations: int = 200,
+) -> Forecast:
+    """Predict from entropy, containment index and strength at the onset which features become carriers (D21).
+
+    Logistic regression (standardised, L2, C = 1, balanced classes); stratified 5 folds x `n_repeats`, a row a lineage.
+
+    Baselines: log firing rate alone; ours with log firing rate; decoder geometry (largest cosine to another alive
+    decoder row of the layer, cosine with their mean direction, mean square cosine; needs `saes`); labels permuted (one
+    repeat a draw; mean and central 95 %); each layer scored by a classifier trained on the others.
+
+    Args:
+        profiles: `{(step, hook_name): FeatureProfiles}`, with `residual_norm`.
+        lineages: from `trace_lineages` on the same profiles.
+        carriers: from `lineages.carriers()`.
+        onset: the checkpoint to measure at; None is the first at or after 0.7 % of training.
+        saes: `saes.at(step)` gives the SAEs by hook point; without it the geometry baseline is left out.
+
+    With fewer than 10 positives or negatives, or an onset at the last checkpoint, the figures are NaN and `reason` says
+    why.
+
+    How it can mislead: entropy nearly is log firing rate, and broad features are matched more easily, so a high AUC
+    may say "frequent features persist" and no more: the rate baseline decides. The interval holds the fitted scores
+    fixed and takes lineages as independent, so it is too narrow.
+
+    Raises:
+        InputError: an onset without profiles, or profiles without `residual_norm`.
+    """
+    onset = onset_step(lineages.steps) if onset is None else onset
+    if onset not in lineages.steps or any((onset, h) not in profiles for h in lineages.hook_names):
+        raise InputError(f"There are no profiles at the onset {onset}; the checkpoints are {list(lineages.steps)}.")
+    at_onset = {h: profiles[onset, h] for h in lineages.hook_names}
+    alive = {h: np.asarray(lineages.alive[onset, h]) for h in lineages.hook_names}
+    table = _measure(at_onset, alive, None if saes is None else saes.at(onset))
+    here = lineages.to_dataframe().query("step == @onset")[["hook_name", "feature", "lineage"]]
+    table = table.merge(here, on=["hook_name", "feature"], how="left", validate="one_to_one")
+    table["label"] = table["lineage"].isin(carriers.lineages)
+    labels = table["label"].to_numpy(dtype=bool)
+    scarce = min(labels.sum(), (~labels).sum())
+    reason = None
+    if onset == lineages.steps[-1]:
+        reason = f"The onset {onset} is the last checkpoint, so nothing is left to forecast."
+    elif scarce < MIN_POSITIVES:
+        which = "become carriers" if labels.sum() <= (~labels).sum() else "do not become carriers"
+        reason = f"Of {len(labels)} features alive at step {onset} only {scarce} {which}: {MIN_POSITIVES} are needed."
+    score, model, rows = np.full(len(labels), np.nan), None, []
+    own = dict.fromkeys(COLUMNS, float("nan"))
+    if reason is None:
+        predictors = table[PREDICTORS].to_numpy()
+        score, model = _out_of_fold(predictors, labels, n_repeats, seed), _classifier().fit(predictors, labels)
+        own = _figures(labels, score, seed)
+        for name, columns in _baselines(saes is not None).items():
+            rows.append(
+                (name, _figures(labels, _out_of_fold(table[columns].to_numpy(), labels, n_repeats, seed), seed))
+            )
+        rows.append(("label permutation", _permuted(predictors, labels, n_permutations, seed)))
+        rows.append(("leave one layer out", _figures(labels, _left_out(table, labels), seed)))
+    baselines = pd.DataFrame(
+        [{"predictor": name, **row, "n": len(labels), "n_positive": int(labels.sum())} for name, row in rows],
+        columns=["predictor", *COLUMNS, "n", "n_positive"],
+    )
+    return Forecast(
+        auc=own["auc"],
+        auc_interval=(own["low"], own["high"]),
+        **{name: own[name] for name in COLUMNS[3:]},
+        n=len(labels),
+        n_positive=int(labels.sum()),
+        onset=onset,
+        baselines=baselines,
+        reason=reason,
+        table=table[["hook_name", "feature", "lineage", "label"]].assign(score=score),
+        _model=model,
+    )
+
+
+def _baselines(geometry: bool) -> dict[str, list[str]]:
+    known = {"log firing rate": ["log_rate"], f"{NAME}, log firing rate": [*PREDICTORS, "log_rate"]}
+    return {**known, "decoder geometry": GEOMETRY} if geometry else known
+
+
+def _measure(
+    profiles: Mapping[str, FeatureProfiles], alive: Mapping[str, Ints], saes: Mapping[str, Dictionary] | None
+) -> pd.DataFrame:
+    index = containment_index(profiles, alive=alive)
+    parts = []
+    for name, profile in profiles.items():
+        chosen = alive[name]
+        columns = {
+            "hook_name": name,
+            "feature": chosen,
+            "entropy": profile.entropy[chosen],
+            "containment": index[name][chosen],
+            "strength": profile.strength[chosen],
+            "log_rate": np.log(profile.firing_rate[chosen]),
+        }
+        geometry = {} if saes is None else dict(zip(GEOMETRY, _geometry(saes[name], chosen), strict=True))
+        parts.append(pd.DataFrame({**columns, **geometry}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _geometry(sae: Dictionary, features: Ints) -> tuple[Floats, Floats, Floats]:
+    """Of each feature: largest cosine to another, cosine with the mean direction, mean square cosine to the others."""
+    if len(features) < 2:
+        return np.zeros(len(features)), np.zeros(len(features)), np.zeros(len(features))
+    rows = torch.nn.functional.normalize(decoder_directions(sae, features.tolist()).float(), dim=1)
+    mean = torch.nn.functional.normalize(rows.mean(dim=0), dim=0)
+    nearest, crowding = [], []
+    for start, block in zip(range(0, len(rows), 1024), rows.split(1024), strict=True):
+        cosine = block @ rows.T
+        own = torch.arange(len(block), device=rows.device)
+        cosine[own, start + own] = 0
+        crowding.append(cosine.square().sum(dim=1) / (len(rows) - 1))
+        cosine[own, start + own] = -1
+        nearest.append(cosine.amax(dim=1))
+    values = torch.cat(nearest), rows @ mean, torch.cat(crowding)
+    nearest_cosine, mean_cosine, mean_square = (v.double().cpu().numpy() for v in values)
+    return nearest_cosine, mean_cosine, mean_square
+
+
+def _classifier() -> Any:
+    return make_pipeline(StandardScaler(), LogisticRegression(C=1.0, class_weight="balanced", max_iter=1000))
+
+
+def _out_of_fold(x: Floats, labels: Bools, n_repeats: int, seed: int) -> Floats:
+    """Mean over the repeats of each row's probability under the classifier of the folds that leave it out."""
+    total = np.zeros(len(labels))
+    for repeat in range(n_repeats):
+        state = int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
+        folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=state)
+        for train, test in folds.split(x, labels):
+            total[test] += _classifier().fit(x[train], labels[train]).predict_proba(x[test])[:, 1]
+    return total / n_repeats
+
+
+def _figures(labels: Bools, score: Floats, seed: int | None) -> dict[str, float]:
+    """The columns of a forecast's row, without an interval when `seed` is None; rows without a score are left out."""
+    kept = np.isfinite(score)
+    labels, score = labels[kept], score[kept]
+    if not labels.any() or labels.all():
+        return dict.fromkeys(COLUMNS, float("nan"))
+    draws = np.zeros(0)
+    if seed is not None:
+        generator, level = np.random.default_rng(seed), np.unique(score, return_inverse=True)[1]
+        counts = (
+            np.bincount(generator.integers(0, len(score), len(score)), minlength=len(score)) for _ in range(N_BOOTSTRAP)
+        )
+        draws = np.array([_auc(labels, level, count.astype(float)) for count in counts])
+    low, high = interval(draws)
+    k, tenth = int(labels.sum()), max(1, round(len(labels) / 10))
+    precision = precision_at(labels, score, k)
+    return {
+        "auc": roc_auc(labels, score),
+        "low": low,
+        "high": high,
+        "average_precision": float(average_precision_score(labels, score)),
+        "enrichment": precision / float(labels.mean()),
+        "recall_at_k": precision,
+        "recall_top_decile": precision_at(labels, score, tenth) * tenth / k,
+    }
+
+
+def _permuted(x: Floats, labels: Bools, n_permutations: int, seed: int) -> dict[str, float]:
+    """Mean figures under permuted labels, and the central 95 % of their AUC."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for draw in range(n_permutations):
+        shuffled = generator.permutation(labels)
+        score = _out_of_fold(x, shuffled, 1, seed + draw)
+        rows.append(_figures(shuffled, score, None))
+    if not rows:
+        return dict.fromkeys(COLUMNS, float("nan"))
+    low, high = interval(np.array([row["auc"] for row in rows]))
+    means = {name: float(np.mean([row[name] for row in rows])) for name in COLUMNS}
+    return {**means, "low": low, "high": high}
+
+
+def _left_out(table: pd.DataFrame, labels: Bools) -> Floats:
+    """Each layer's scores by a classifier of the other layers; NaN where these lack one of the classes."""
+    x, layer = table[PREDICTORS].to_numpy(), table["hook_name"].to_numpy()
+    score = np.full(len(labels), np.nan)
+    for name in pd.unique(layer):
+        train = layer != name
+        if labels[train].any() and not labels[train].all():
+            score[~train] = _classifier().fit(x[train], labels[train]).predict_proba(x[~train])[:, 1]
+    return score

@@ -1,0 +1,117 @@
+"""Which features last: survival by entropy at the onset, and Kaplan-Meier over lineages (D23)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.forecast import onset_step
+from tl_lifehist.lifehistory.lineages import Lineages, Profiles
+
+Z95 = 1.959963984540054
+N_GROUPS = 10
+COLUMNS = ["decile", "entropy_low", "entropy_high", "n", "survival", "low", "high", "survival_by_rate"]
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """95 % score interval of a proportion (Wilson 1927); NaN when `n` is 0.
+
+    (p + z²/2n ± z sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n), p = successes / n.
+    """
+    if n == 0:
+        return float("nan"), float("nan")
+    p, square = successes / n, Z95**2
+    centre = p + square / (2 * n)
+    half = Z95 * np.sqrt(p * (1 - p) / n + square / (4 * n**2))
+    low, high = (centre - half) / (1 + square / n), (centre + half) / (1 + square / n)
+    return max(0.0, float(low)), min(1.0, float(high))
+
+
+def survival_by_entropy(profiles: Profiles, lineages: Lineages, *, onset: int | None = None) -> pd.DataFrame:
+    """Share of the features alive at the onset whose lineage reaches the last checkpoint, by entropy decile (D23).
+
+    One row a decile, 1 the lowest: decile, entropy_low, entropy_high, n, survival, low, high (Wilson, 95 %), and
+    survival_by_rate, the survival of the same decile by firing rate. All hook points together.
+    Fewer than 10 features leave deciles empty and NaN; an onset at the last checkpoint reads 1 everywhere.
+
+    Args:
+        onset: the checkpoint to start at; None is the first at or after 0.7 % of training.
+
+    How it can mislead: entropy nearly is log firing rate, and frequent features are matched more easily from checkpoint
+    to checkpoint; only what `survival` shows beyond `survival_by_rate` is about entropy. The intervals take
+    lineages as independent.
+
+    Raises:
+        InputError: no profiles at the onset.
+    """
+    onset = onset_step(lineages.steps) if onset is None else onset
+    if onset not in lineages.steps or any((onset, h) not in profiles for h in lineages.hook_names):
+        raise InputError(f"There are no profiles at the onset {onset}; the checkpoints are {list(lineages.steps)}.")
+    table = lineages.to_dataframe()
+    at_end = table.loc[table["step"] == lineages.steps[-1], "lineage"]
+    entropy, rate, reached = [], [], []
+    for name in lineages.hook_names:
+        here = table[(table["step"] == onset) & (table["hook_name"] == name)]
+        features = here["feature"].to_numpy()
+        entropy.append(profiles[onset, name].entropy[features])
+        rate.append(profiles[onset, name].firing_rate[features])
+        reached.append(here["lineage"].isin(at_end).to_numpy())
+    entropies, survived = np.concatenate(entropy), np.concatenate(reached)
+    by_entropy = np.array_split(np.argsort(entropies, kind="stable"), N_GROUPS)
+    by_rate = np.array_split(np.argsort(np.concatenate(rate), kind="stable"), N_GROUPS)
+    rows = []
+    for i, (group, other) in enumerate(zip(by_entropy, by_rate, strict=True)):
+        n, count = len(group), int(survived[group].sum())
+        bounds = (entropies[group[0]], entropies[group[-1]]) if n else (np.nan, np.nan)
+        shares = (count / n, survived[other].mean()) if n else (np.nan, np.nan)
+        rows.append((i + 1, *bounds, n, shares[0], *wilson_interval(count, n), shares[1]))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def kaplan_meier(lineages: Lineages, *, clock: str = "age") -> pd.DataFrame:
+    """The Kaplan-Meier estimate of how long lineages last, by hook point and for "all" (D23).
+
+    S(t) = product over times u <= t of 1 - deaths(u) / at_risk(u). One row a time: hook_name, step, at_risk, deaths,
+    survival. A lineage alive at the last checkpoint is censored there: it counts as at risk and never as a death.
+
+    Args:
+        clock: what `step` counts. "age": training steps since the lineage's birth, at risk from 0 on. "training":
+            the training step itself; a lineage is at risk from the first checkpoint after its birth (delayed entry).
+
+    How it can mislead: a death is an unmatched feature, so the curve falls by SAE noise alone at every checkpoint,
+    and the more checkpoints there are the faster; deaths are only seen at checkpoints.
+
+    Raises:
+        InputError: an unknown clock.
+    """
+    if clock not in ("age", "training"):
+        raise InputError(f'clock={clock!r} is unknown: use "age" or "training".')
+    table = lineages.summary()
+    birth = table["birth"].to_numpy(dtype=float)
+    died = table["death"].notna().to_numpy()
+    exit_ = table["death"].fillna(lineages.steps[-1]).to_numpy(dtype=float)
+    entry = birth if clock == "training" else np.zeros(len(table))
+    exit_ = exit_ if clock == "training" else exit_ - birth
+    rows = []
+    for name in (*lineages.hook_names, "all"):
+        inside = np.ones(len(table), dtype=bool) if name == "all" else (table["hook_name"] == name).to_numpy()
+        rows += [(name, *row) for row in _product_limit(entry[inside], exit_[inside], died[inside])]
+    return pd.DataFrame(rows, columns=["hook_name", "step", "at_risk", "deaths", "survival"])
+
+
+def _product_limit(
+    entry: NDArray[np.float64], exit_: NDArray[np.float64], died: NDArray[np.bool_]
+) -> list[tuple[int, int, int, float]]:
+    if not len(entry):
+        return []
+    start = entry.min()
+    rows = [(int(start), int((entry == start).sum()), 0, 1.0)]
+    survival = 1.0
+    for time in np.unique(exit_[exit_ > start]):
+        at_risk = int(((entry < time) & (exit_ >= time)).sum())
+        deaths = int((died & (exit_ == time)).sum())
+        survival *= 1 - deaths / at_risk
+        rows.append((int(time), at_risk, deaths, survival))
+    return rows

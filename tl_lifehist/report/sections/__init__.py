@@ -1,0 +1,17 @@
+"""The sections of a life-history report, in the order of the page."""
+
+from __future__ import annotations
+
+from tl_lifehist.report.sections import carriers, effects, history, structure
+from tl_lifehist.report.sections.base import Content, Section
+
+SECTIONS: tuple[Section, ...] = (
+    *history.SECTIONS,
+    *effects.SECTIONS[:3],
+    *structure.SECTIONS,
+    carriers.CARRIERS,
+    effects.SECTIONS[3],
+    carriers.SWEEPS,
+)
+
+__all__ = ["SECTIONS", "Content", "Section"]

@@ -1,0 +1,43 @@
+"""What a section of the report is: some sentences, some figures, and what must be said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import plotly.graph_objects as go
+
+from tl_lifehist.report.tables import RunTables
+
+
+@dataclass(frozen=True)
+class Content:
+    """One section as it is shown.
+
+    Attributes:
+        text: one or two sentences with the run's own numbers. HTML.
+        definition: what is shown, by formula and number of definition. HTML.
+        control: what it has to be read beside. HTML.
+        sample: over how many of what. HTML.
+        misleads: how a reader can be misled. HTML.
+        figures: by file name without its ending.
+        more: tables and lists under the figures. HTML.
+    """
+
+    text: str
+    definition: str
+    control: str
+    sample: str
+    misleads: str
+    figures: Mapping[str, go.Figure] = field(default_factory=dict)
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section and the tables without which it is left out."""
+
+    key: str
+    title: str
+    needs: tuple[str, ...]
+    build: Callable[[RunTables], Content]

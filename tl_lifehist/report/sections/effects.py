@@ -1,0 +1,142 @@
+"""Sections on ablations: joint load, its parts, single features, content classes."""
+
+from __future__ import annotations
+
+import math
+
+from tl_lifehist.report import figures
+from tl_lifehist.report.figures.load import KINDS
+from tl_lifehist.report.markup import badge, details, escape, frame, interval, number, p_value, percent, table
+from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.tables import RunTables
+
+
+def load(run: RunTables) -> Content:
+    """The carriers' joint load beside its controls."""
+    summary = run.get("load_summary")
+    counts = summary["verdict"].value_counts()
+    verdicts = ", ".join(f"{n} {escape(verdict)}" for verdict, n in counts.items())
+    joint = run.get("load_parts").set_index("part")["delta_ce"].get("joint", math.nan)
+    cost = number(summary["delta_ce"].iloc[0] if "delta_ce" in summary else joint)
+    subsets = "subset" in summary and summary["subset"].astype(bool).any()
+    drawn = " Where carriers outnumber the rest, random subsets of both are compared." if subsets else ""
+    head = ["control set", "draws", "carriers (nats)", "control mean", "sd", "95 % of controls", "p", "unmatched"]
+    head += ["SMD log rate", "SMD log mass", "verdict"]
+    rows = [
+        [
+            escape(KINDS.get(row["kind"], row["kind"])),
+            number(row["n_draws"]),
+            number(row["carriers"]),
+            number(row["control_mean"]),
+            number(row["control_sd"]),
+            interval(row["low"], row["high"]),
+            "–" if row["verdict"] == "not testable" else p_value(row["p"]),
+            percent(row["unmatched_share"]),
+            number(row["smd_log_rate"]),
+            number(row["smd_log_mass"]),
+            badge(row["verdict"]),
+        ]
+        for _, row in summary.iterrows()
+    ]
+    return Content(
+        text=f"Removing all carriers in one pass, at every hook point, costs {cost} nats. Against {len(summary)} "
+        f"kinds of control sets the verdicts are: {verdicts}.{drawn}",
+        definition="D18: mean cross-entropy with the features subtracted at all hook points, less that of the "
+        "untouched model. D19: control sets of alive non-carriers of the same hook point; p = (1 + #{control ≥ "
+        "carriers}) / (draws + 1).",
+        control="Sets matched in count, in count and role, in firing rate, in mass (C6), and seed-stable non-carriers. "
+        "Where more than a tenth of the carriers find no equal the verdict is “not testable” and there is no p.",
+        sample=f"{number(int(summary['n_draws'].max()))} draws a kind; balance in the table below.",
+        misleads="Carriers are broad, and removing broad features costs more whatever their history. Zero ablation "
+        "also moves the stream to where the model has never been.",
+        figures={"load": figures.load_against_controls(run.get("load"), summary)},
+        more=details("Balance and verdicts, kind by kind", table(head, rows)),
+    )
+
+
+def parts(run: RunTables) -> Content:
+    """The joint load beside its parts, and what the load of random sets follows."""
+    data = run.get("load_parts").set_index("part")["delta_ce"]
+    text = f"All carriers together cost {number(data.get('joint', math.nan))} nats"
+    if "sum of layers" in data:
+        text += f"; the hook points one by one add up to {number(data['sum of layers'])}"
+    if "sum of singles" in data:
+        text += f"; the features one by one to {number(data['sum of singles'])}"
+    more = ""
+    if run.has("load_regression"):
+        names = {
+            "term": "term",
+            "coefficient": "nats a standard deviation",
+            "low": "2.5 %",
+            "high": "97.5 %",
+            "n": "sets",
+        }
+        more = details("What the load of random sets follows", frame(run.get("load_regression"), names))
+    return Content(
+        text=f"{text}.",
+        definition="D18, for each set alone. C7: joint load against the sum over hook points and the sum over "
+        "features.",
+        control="C6: the leading features by rate and by mass, as many as there are carriers; a random direction of "
+        "equal norm; and a regression of the load of random sets on their mass, rate and number of carriers.",
+        sample="Number of features in each bar: point at it.",
+        misleads="Later layers repair what earlier ones lost, and features stand in for each other: a small single "
+        "cost does not make a feature useless, and the joint cost does not divide among its members.",
+        figures={"load_parts": figures.load_parts(run.get("load_parts"))},
+        more=more,
+    )
+
+
+def single(run: RunTables) -> Content:
+    """Single-feature cost by role."""
+    data = run.get("single")
+    medians = data.groupby("role")["per_firing"].median()
+    parts = [f"{escape(role)} {number(medians[role])}" for role in ("root", "mid", "leaf") if role in medians]
+    return Content(
+        text=f"Median cost of one feature per firing, in nats: {', '.join(parts) or '–'}. Carriers are drawn as "
+        "points.",
+        definition="D17: mean over the positions where the feature fires of the cross-entropy without it less that "
+        "with it. D14: root, mid, leaf and isolated are roles in the containment graph.",
+        control="Kruskal-Wallis over root, mid and leaf with its effect size: see the claims.",
+        sample=f"{len(data):,} features that were ablated alone, {number(int(data['n_firings'].sum()))} firings.",
+        misleads="“No difference” needs a small effect size, not only a large p. A feature that others stand in for "
+        "costs little alone.",
+        figures={"single": figures.single_ablation(data)},
+    )
+
+
+def content(run: RunTables) -> Content:
+    """Content classes and their load."""
+    data = run.get("content")
+    names = {
+        "content": "class",
+        "n": "features",
+        "share_of_carriers": "share of carriers",
+        "joint_load": "joint load (nats)",
+        "null_load_mean": "same mass, other class",
+        "null_load_low": "2.5 %",
+        "null_load_high": "97.5 %",
+        "single_load": "single cost per token",
+        "share_of_descendants": "share of descendants",
+    }
+    shares = ", ".join(
+        f"{percent(share)} {escape(name)}"
+        for name, share in zip(data["content"], data["share_of_carriers"], strict=True)
+    )
+    return Content(
+        text=f"By what they fire on, the carriers are {shares}.",
+        definition="D24: <em>infrastructure</em> if at least half of a feature's mass lies on partial bytes, white "
+        "space, control characters, markup or file extensions; else <em>legible</em>.",
+        control="Sets of equal mass from the other class.",
+        sample=", ".join(f"{number(n)} {escape(name)}" for name, n in zip(data["content"], data["n"], strict=True)),
+        misleads="The classes follow the spelling of tokens, not what a feature means.",
+        figures={"content": figures.content_load(data)},
+        more=frame(data, names),
+    )
+
+
+SECTIONS = (
+    Section("load", "Joint load of the carriers", ("load", "load_summary"), load),
+    Section("parts", "The load and its parts", ("load_parts",), parts),
+    Section("single", "Single features", ("single",), single),
+    Section("content", "Content classes", ("content",), content),
+)
