@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--d-sae", type=int, default=192)
     parser.add_argument("--k", type=int, default=12)
-    parser.add_argument("--rows", type=int, default=40_000, help="activations each SAE is trained on")
+    parser.add_argument("--rows", type=int, default=30_000, help="activations each SAE is trained on")
     parser.add_argument("--n-draws", type=int, default=19)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("life_history"))
@@ -55,11 +55,12 @@ def main() -> None:
     profiles = lh.activation_profiles(series, saes, test)
     lineages = lh.trace_lineages(profiles)
 
-    # How much of what looks like death is noise? The last model again, SAEs from other initial weights.
+    # How much of what looks like death is noise? SAEs of the last model again: the same initial weights, as everywhere
+    # here, and another order of the rows, which train_saes draws from the seed and the step.
     end = series.steps[-1]
     at_end = {name: profiles[end, name] for name in hook_names}
     model = series.load(end)
-    again = lh.train_saes({end: model}, hook_names, train, seed=args.seed + 1, **sizes).at(end)
+    again = lh.train_saes({end + 1: model}, hook_names, train, seed=args.seed, **sizes).at(end + 1)
     replicate = lh.profile_saes(model, again, test, step=end)
     deaths = lineages.deaths()
     deaths["matched"] = 1 - deaths["fraction"]
@@ -83,7 +84,14 @@ def main() -> None:
     print(f"recruited by carriers {recruited.observed:.2f}, by sets of equal rate {recruited.mean:.2f}")
 
     load = lh.load_bearing(
-        model, saes.at(end), carriers.at(end), at_end, test[::4], n_draws=args.n_draws, seed=args.seed
+        model,
+        saes.at(end),
+        carriers.at(end),
+        at_end,
+        test[::6],
+        controls=("rate", "mass"),
+        n_draws=args.n_draws,
+        seed=args.seed,
     )
     columns = ["kind", "n_draws", "carriers", "control_mean", "low", "high", "p", "unmatched_share", "verdict"]
     print(

@@ -20,7 +20,7 @@ from tl_lifehist.report.sections import SECTIONS
 from tl_lifehist.report.tables import COLUMNS, read_run
 
 Tables = dict[str, pd.DataFrame]
-VOID = {"meta", "br", "link", "img", "input"}
+VOID = {"meta", "br", "wbr", "link", "img", "input"}
 
 
 class Page(HTMLParser):

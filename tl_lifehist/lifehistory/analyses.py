@@ -30,6 +30,7 @@ from tl_lifehist.lifehistory.direction import function_and_direction
 from tl_lifehist.lifehistory.forecast import predict_carriers
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages, trace_lineages
 from tl_lifehist.lifehistory.load import (
+    MAX_UNMATCHED,
     compare_roles,
     draw_controls,
     load_bearing,
@@ -47,6 +48,16 @@ from tl_lifehist.runs import RunFolder, load_profile
 ORIENTATIONS = ("container", "depth")
 SINGLES_PER_ROLE = 15
 CONTEXTS = 5
+_RECRUITMENT = (
+    "recruited",
+    "recruited_direct",
+    "recruited_with_carriers",
+    "null_mean",
+    "null_low",
+    "null_high",
+    "rewired_mean",
+    "p",
+)
 FREQUENT_IDS = 50  # vocabulary ids left out in control C11
 
 
@@ -174,9 +185,10 @@ def graphs(folder: Path, root: str, study: LifeHistoryStudy) -> None:
                 "n_carriers": n_carriers,
                 "n_can_be_parents": can_be_parents(profiles, carriers, min_lift=2.0) if n_carriers else 0,
             }
+            measured = dict.fromkeys(_RECRUITMENT, float("nan"))
             if n_carriers:
                 null = recruitment_null(graph, carriers, n_draws=study.n_draws, seed=study.seed)
-                row |= {
+                measured = {
                     "recruited": recruited_fraction(graph, carriers),
                     "recruited_direct": recruited_fraction(graph, carriers, direct=True),
                     "recruited_with_carriers": recruited_fraction(graph, carriers, count_carriers=True),
@@ -186,6 +198,7 @@ def graphs(folder: Path, root: str, study: LifeHistoryStudy) -> None:
                     "rewired_mean": null.rewired_mean,
                     "p": null.p,
                 }
+            row |= measured
             counts.append(row)
         roles += [(step, *node, role, found["depth"][node]) for node, role in found["container"].items()]
     columns = [
@@ -345,15 +358,17 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
         mine = {h: [f for f in c if classes[h][f] == name] for h, c in carriers.items()}
         others = {h: [int(f) for f in work.lineages.alive[work.last, h] if classes[h][f] != name] for h in carriers}
         count = sum(len(f) for f in mine.values())
-        null: list[float] = []
+        pairs: list[tuple[float, float]] = []
         if count:
             draws = draw_controls(
-                work.final, mine, kind="mass", n_draws=max(study.n_draws // 4, 10), seed=study.seed, among=others
+                work.final, mine, kind="mass", n_draws=max(study.n_draws // 4, 19), seed=study.seed, among=others
             )
-            if np.mean([d.unmatched_share for d in draws]) <= 0.1:
-                null = [cost(d.controls) for d in draws]
+            if np.mean([d.unmatched_share for d in draws]) <= MAX_UNMATCHED:
+                # where the other class is smaller, each draw compares equal parts of both
+                pairs = [(cost(d.carriers), cost(d.controls)) for d in draws if any(d.controls.values())]
+        compared, null = (np.array(side) for side in zip(*pairs, strict=True)) if pairs else (np.zeros(0), np.zeros(0))
         of_class = single[[classes[h][f] == name for h, f in zip(single["hook_name"], single["feature"], strict=True)]]
-        low, high = interval(np.array(null))
+        low, high = interval(null)
         rows.append(
             {
                 "content": name,
@@ -361,10 +376,12 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
                 "n_carriers": count,
                 "share_of_carriers": count / total if total else float("nan"),
                 "joint_load": cost(mine) if count else float("nan"),
-                "null_load_mean": float(np.mean(null)) if null else float("nan"),
+                "compared_load": float(compared.mean()) if pairs else float("nan"),
+                "null_load_mean": float(null.mean()) if pairs else float("nan"),
                 "null_load_low": low,
                 "null_load_high": high,
-                "null_draws": len(null),
+                "null_draws": len(pairs),
+                "p": float((1 + (null >= compared).sum()) / (len(pairs) + 1)) if pairs else float("nan"),
                 "single_load": float(of_class["per_token"].mean()) if len(of_class) else float("nan"),
                 "n_single": len(of_class),
                 "share_of_descendants": sum(classes[h][f] == name for h, f in below) / len(below)

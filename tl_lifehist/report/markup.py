@@ -115,7 +115,7 @@ def visible(text: str, *, spaces: bool = False) -> str:
     out = []
     for character in str(text):
         if character in SHOWN and (spaces or character != " "):
-            out.append(f"<i>{SHOWN[character]}</i>" + ("\n" if character == "\n" and not spaces else ""))
+            out.append(f"<i>{SHOWN[character]}</i>" + ("<wbr>" if character == "\n" else ""))
         elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character != "\u200d":
             out.append(f"<i>U+{ord(character):04X}</i>")
         else:

@@ -35,15 +35,8 @@ TEMPLATE = go.layout.Template(
         "margin": {"l": 8, "r": 12, "t": 40, "b": 8},
         "xaxis": {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID, "ticks": ""} | TITLES,
         "yaxis": {"automargin": True, "gridcolor": GRID, "zeroline": False, "linecolor": GRID, "ticks": ""} | TITLES,
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "traceorder": "normal",
-            "itemsizing": "constant",
-        }
-        | {"y": 1, "yref": "container", "yanchor": "top"},
+        "legend": {"orientation": "h", "traceorder": "normal"}
+        | {"x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"},
         "hoverlabel": {"align": "left"},
     }
 )

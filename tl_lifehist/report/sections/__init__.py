@@ -7,10 +7,10 @@ from tl_lifehist.report.sections.base import Content, Section
 
 SECTIONS: tuple[Section, ...] = (
     *history.SECTIONS,
-    *effects.SECTIONS[:3],
+    *effects.SECTIONS,
     *structure.SECTIONS,
     carriers.CARRIERS,
-    effects.SECTIONS[3],
+    effects.CONTENT,
     carriers.SWEEPS,
 )
 

@@ -101,17 +101,5 @@ def sweeps(run: RunTables) -> Content:
     )
 
 
-CARRIERS = 40
-
-
-def carriers(run: RunTables) -> Content:
-    """The carriers of largest mass, each with its top contexts one click away."""
-    table = run.get("carriers").sort_values("mass", ascending=False, kind="stable")
-    contexts = run.get("contexts").sort_values("rank", kind="stable")
-    by_feature = dict(iter(contexts.groupby(["hook_name", "feature"], sort=False)))
-    labels = hook_labels(run.hook_names)
-    shown = table.head(
-
-
 CARRIERS = Section("carriers", "The carriers and where they fire", ("carriers",), carriers)
 SWEEPS = Section("sweeps", "Sweeps", ("sweeps",), sweeps)

@@ -138,5 +138,5 @@ SECTIONS = (
     Section("load", "Joint load of the carriers", ("load", "load_summary"), load),
     Section("parts", "The load and its parts", ("load_parts",), parts),
     Section("single", "Single features", ("single",), single),
-    Section("content", "Content classes", ("content",), content),
 )
+CONTENT = Section("content", "Content classes", ("content",), content)
