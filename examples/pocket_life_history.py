@@ -67,6 +67,7 @@ def main() -> None:
     matched = deaths.pivot(index="hook_name", columns=["step_from", "step_to"], values="matched")
     matched.columns = [f"{start} to {stop}" for start, stop in matched.columns]
     matched["two trainings on one model"] = [lh.rematch_rate(at_end[name], replicate[name]) for name in matched.index]
+    matched["n at the end"] = [int(at_end[name].alive().sum()) for name in matched.index]
     print(f"features matched, of those alive:\n{matched.round(2).to_string()}")
 
     carriers = lineages.carriers()
@@ -83,15 +84,9 @@ def main() -> None:
     print(f"\ncontainment graph: {len(graph)} features, {graph.number_of_edges()} edges, {roles}")
     print(f"recruited by carriers {recruited.observed:.2f}, by sets of equal rate {recruited.mean:.2f}")
 
+    kinds = ("rate", "mass")
     load = lh.load_bearing(
-        model,
-        saes.at(end),
-        carriers.at(end),
-        at_end,
-        test[::6],
-        controls=("rate", "mass"),
-        n_draws=args.n_draws,
-        seed=args.seed,
+        model, saes.at(end), carriers.at(end), at_end, test[::6], controls=kinds, n_draws=args.n_draws, seed=args.seed
     )
     columns = ["kind", "n_draws", "carriers", "control_mean", "low", "high", "p", "unmatched_share", "verdict"]
     print(

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--d-sae", type=int, default=96)
     parser.add_argument("--k", type=int, default=8)
     parser.add_argument("--rows", type=int, default=10_000, help="activations each SAE is trained on")
-    parser.add_argument("--load-tokens", type=int, default=2_000, help="positions on which ablations are scored")
+    parser.add_argument("--load-tokens", type=int, default=1_000, help="positions on which ablations are scored")
     parser.add_argument("--n-draws", type=int, default=19)
     parser.add_argument("--out", type=Path, help="run folder to keep; by default a temporary one")
     parser.add_argument("--seed", type=int, default=0)

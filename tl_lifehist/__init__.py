@@ -18,6 +18,7 @@ _WHERE = {
     "tokens": ("TokenSet",),
     "activations": ("collect_activations", "stream_activations"),
     "checkpoints.series": ("CheckpointSeries",),
+    "checkpoints.pocket": ("pocket_texts",),
     "checkpoints.integrity": ("IntegrityReport", "fingerprint"),
     "checkpoints.snapshot": ("SnapshotCallback",),
     "dictionaries.protocol": ("Dictionary", "ReferencedDictionary", "decoder_directions", "with_reference"),
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from tl_lifehist.activations import stream_activations as stream_activations
     from tl_lifehist.checkpoints.integrity import IntegrityReport as IntegrityReport
     from tl_lifehist.checkpoints.integrity import fingerprint as fingerprint
+    from tl_lifehist.checkpoints.pocket import pocket_texts as pocket_texts
     from tl_lifehist.checkpoints.series import CheckpointSeries as CheckpointSeries
     from tl_lifehist.checkpoints.snapshot import SnapshotCallback as SnapshotCallback
     from tl_lifehist.dictionaries.protocol import Dictionary as Dictionary

@@ -136,12 +136,12 @@ class FeatureAblation:
 
         def edit(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
             require_width(dictionary, rows.shape[1], name)
-            codes = dictionary.encode(rows.to(dictionary.W_dec.dtype))
+            codes = dictionary.encode(rows.to(dictionary.W_dec))
             index = chosen.to(codes.device)
             change = self._replacement(name, len(rows), generator) - codes[:, index]
             if self.form == "subtract":
-                return rows + (change @ self._directions[name].to(change)).to(rows.dtype)
-            return dictionary.decode(codes.index_add(1, index, change))
+                return rows + (change @ self._directions[name].to(change)).to(rows)
+            return dictionary.decode(codes.index_add(1, index, change)).to(rows)
 
         return edit
 
@@ -202,7 +202,7 @@ class MaskedReconstruction:
     def _edit(self, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         dictionary = self.dictionary
         require_width(dictionary, rows.shape[1], self.hook_name)
-        rows_in = rows.to(dictionary.W_dec.dtype)
+        rows_in = rows.to(dictionary.W_dec)
         codes = dictionary.encode(rows_in)
         directions = self._directions.to(codes)
         gates = self.gates.to(codes)
@@ -214,7 +214,7 @@ class MaskedReconstruction:
             mean, code_mean = self.reference.x_mean.to(codes), self.reference.code_mean.to(codes)
             out = mean + (gates * (codes - code_mean)) @ directions
             full = dictionary.decode(codes) if self.keep_error else out
-        return out + (rows_in - full) if self.keep_error else out
+        return (out + (rows_in - full) if self.keep_error else out).to(rows.device)
 
 
 def _reference_of(

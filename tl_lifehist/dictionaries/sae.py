@@ -235,8 +235,15 @@ def train_at(
         if start_from is not None:
             saes[name].load_state_dict(dict(start_from[name].state))
 
+    # equal buffers that together hold the rows asked for: none is filled and then thrown away
+    n_rows = trainer.total_training_samples
     batches = activation_batches(
-        model, hook_names, tokens, batch_rows=trainer.train_batch_size_samples, seed=order_seed
+        model,
+        hook_names,
+        tokens,
+        batch_rows=trainer.train_batch_size_samples,
+        seed=order_seed,
+        buffer_rows=-(-n_rows // -(-n_rows // BUFFER_ROWS)),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(order_seed, 1))  # noqa: TID251 - within fork_rng
@@ -300,6 +307,7 @@ def train_saes(
     training_tokens: int = 600_000,
     init: str = "shared",
     seed: int = 0,
+    order_seed: int | None = None,
     out: str | Path | None = None,
     config: Any = None,
     trainer: Any = None,
@@ -317,6 +325,7 @@ def train_saes(
         init: "shared" starts every checkpoint of a hook point from one set of weights, "independent" from a set of its
             own, "previous" from the SAE of the checkpoint before.
         seed: of weights and row order. The order differs from checkpoint to checkpoint, drawn from (seed, step).
+        order_seed: of the row order alone, where it is to differ while the weights stay (`data` noise, C1).
         out: also write each SAE under `out/step{N}/{hook_name}`.
         config: any SAELens training configuration instead of TopK; its `d_in` is set for each hook point.
         trainer: a `sae_lens.SAETrainerConfig` instead of ours.
@@ -347,7 +356,7 @@ def train_saes(
                     hook_names,
                     tokens,
                     init_seeds=init_seeds(hook_names, init=init, seed=seed, step=step),
-                    order_seed=derive_seed(seed, step, 7),
+                    order_seed=derive_seed(seed if order_seed is None else order_seed, step, 7),
                     d_sae=d_sae,
                     k=k,
                     training_tokens=training_tokens,

@@ -348,7 +348,6 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
     graph = containment_dag(work.final)
     below = set().union(*(nx.descendants(graph, (h, f)) for h, c in carriers.items() for f in c if (h, f) in graph))
     below -= {(h, f) for h, c in carriers.items() for f in c}
-    single = work.read("singles", "single")
 
     def cost(chosen: Mapping[str, list[int]]) -> float:
         return float((scored_losses(model, text, FeatureAblation(saes, chosen)) - base).mean())
@@ -367,7 +366,6 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
                 # where the other class is smaller, each draw compares equal parts of both
                 pairs = [(cost(d.carriers), cost(d.controls)) for d in draws if any(d.controls.values())]
         compared, null = (np.array(side) for side in zip(*pairs, strict=True)) if pairs else (np.zeros(0), np.zeros(0))
-        of_class = single[[classes[h][f] == name for h, f in zip(single["hook_name"], single["feature"], strict=True)]]
         low, high = interval(null)
         rows.append(
             {
@@ -382,8 +380,6 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
                 "null_load_high": high,
                 "null_draws": len(pairs),
                 "p": float((1 + (null >= compared).sum()) / (len(pairs) + 1)) if pairs else float("nan"),
-                "single_load": float(of_class["per_token"].mean()) if len(of_class) else float("nan"),
-                "n_single": len(of_class),
                 "share_of_descendants": sum(classes[h][f] == name for h, f in below) / len(below)
                 if below
                 else float("nan"),
@@ -428,8 +424,8 @@ def sweeps(folder: Path, root: str, study: LifeHistoryStudy) -> None:
 STAGES = (
     ("lineages", (lineages,)),
     ("noise and graphs", (noise_controls, graphs)),
-    ("controls", (load_by_count, load_by_mass, load_by_rate, singles, foresight, sweeps)),
-    ("content", (content,)),
+    # the longest first, so that no worker is left waiting for one
+    ("controls", (singles, sweeps, content, load_by_mass, load_by_count, load_by_rate, foresight)),
 )
 
 
@@ -443,9 +439,14 @@ def collect(folder: RunFolder, study: LifeHistoryStudy) -> None:
     tables["features"] = features_table(work)
     tables["carriers"] = carriers_table(work, tables["features"])
     tables["checkpoints"] = checkpoints_table(work)
-    if len(tables["single"]):
+    if len(tables["single"]) and len(tables["content"]):
         known = tables["features"][tables["features"]["step"] == work.last][["hook_name", "feature", "content"]]
-        tables["single"] = tables["single"].merge(known, on=["hook_name", "feature"], how="left")
+        single = tables["single"].merge(known, on=["hook_name", "feature"], how="left")
+        alone = single[single["carrier"]].groupby("content")["per_token"].agg(single_load="mean", n_single="size")
+        tables["single"], tables["content"] = (
+            single,
+            tables["content"].merge(alone.reset_index(), how="left", on="content"),
+        )
     tables["claims"] = make_claims(
         work.lineages, work.carriers, work.profiles, tables, compare_roles(tables["single"]), study.seed
     )

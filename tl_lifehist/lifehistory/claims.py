@@ -85,8 +85,8 @@ def _carrier_claims(carriers: Carriers, tables: Tables) -> list[dict[str, Any]]:
         total,
         f"{share}; null: rows shuffled, {len(unrelated)} draws",
     )
-    if np.isfinite(first["p"]) and count > unrelated.max():
-        first["verdict"] = "beyond"
+    if np.isfinite(first["p"]):
+        first |= {"p": float("nan"), "verdict": "beyond" if count > unrelated.max() else "within"}
     frozen = claim(
         "persistent carriers differ from those of a model that never changes",
         count,
