@@ -7,7 +7,7 @@ DOCS_SETUP := $(VENV)/.installed-docs
 ARGS ?=
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: help demo test lint format types docs serve bench survive smollm2 clean
+.PHONY: help demo test lint format types docs serve tutorial bench survive smollm2 clean
 
 help:
 	@echo "make demo     the life history of the pocket model, ends with the report's path (ARGS=--full for full sizes)"
@@ -16,6 +16,7 @@ help:
 	@echo "make types    pyright                      make docs     the site, into site/"
 	@echo "make serve    the site while you write     make bench    every script in benchmarks/"
 	@echo "make survive  kill a study again and again make smollm2  install a real pretrained model"
+	@echo "make tutorial run the tutorial page again, filling in its outputs"
 	@echo "make clean    remove what was built"
 
 $(SETUP): pyproject.toml constraints.txt
@@ -47,6 +48,10 @@ types: $(SETUP)
 
 docs: $(DOCS_SETUP)
 	$(BIN)/python -m mkdocs build --strict
+
+# The outputs on the page are what its code prints: run this when the code or the library changes.
+tutorial: $(SETUP)
+	$(BIN)/python docs/execute.py docs/tutorial-life-history.md
 
 serve: $(DOCS_SETUP)
 	$(BIN)/python -m mkdocs serve

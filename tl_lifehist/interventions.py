@@ -67,7 +67,7 @@ class FeatureAblation:
         form: "subtract" or "substitute".
         reference: for "mean" and "resample": a mapping of hook point to the result of `with_reference`; not needed
             where the dictionaries carry their reference themselves.
-        seed: draws the resampled rows; the same in every call of the hook.
+        seed: draws the resampled rows; every call of a hook on as many rows takes the same ones.
 
     How it can mislead: zero is off-distribution for a feature that fires everywhere, so its cost mixes the loss of
     information with the shift of the mean; compare with `mode="mean"`.
@@ -132,20 +132,21 @@ class FeatureAblation:
 
     def _edit(self, name: str) -> Callable[[Tensor], Tensor]:
         dictionary, chosen = self.dictionaries[name], self.features[name]
-        generator = torch.Generator().manual_seed(self.seed)
 
         def edit(rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
             require_width(dictionary, rows.shape[1], name)
             codes = dictionary.encode(rows.to(dictionary.W_dec))
+            if not bool(torch.isfinite(codes).all()):
+                raise InputError(f"The dictionary at {name!r} gives NaN or infinite codes: it cannot be ablated.")
             index = chosen.to(codes.device)
-            change = self._replacement(name, len(rows), generator) - codes[:, index]
+            change = self._replacement(name, len(rows)) - codes[:, index]
             if self.form == "subtract":
                 return rows + (change @ self._directions[name].to(change)).to(rows)
             return dictionary.decode(codes.index_add(1, index, change)).to(rows)
 
         return edit
 
-    def _replacement(self, name: str, n_rows: int, generator: torch.Generator) -> Tensor:
+    def _replacement(self, name: str, n_rows: int) -> Tensor:
         chosen = self.features[name]
         if self.mode == "zero":
             return torch.zeros(())
@@ -153,6 +154,7 @@ class FeatureAblation:
         if self.mode == "mean":
             return reference.code_mean[chosen]
         sample = reference.code_sample
+        generator = torch.Generator().manual_seed(self.seed)
         return sample[torch.randint(len(sample), (n_rows,), generator=generator)][:, chosen]
 
 

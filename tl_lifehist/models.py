@@ -36,7 +36,11 @@ def require_hooks(model: HookedModel, hook_names: Iterable[str]) -> None:
 
     TransformerBridge 3.9 ignores unknown names without a word, so they are looked up before anything runs.
     """
-    if getattr(model, "training", False):
+    training = getattr(model, "training", False)
+    if isinstance(model, nn.Module):
+        # one part left in training mode is enough to change the numbers
+        training = training or any(m.training and m.p > 0 for m in model.modules() if isinstance(m, nn.Dropout))
+    if training:
         raise InputError(
             "The model is in training mode, so dropout would change every number: call model.eval() first."
         )

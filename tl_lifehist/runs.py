@@ -104,7 +104,13 @@ def run_unit(root: str, name: str, threads: int, fn: Callable[..., None], args: 
         try:
             with limited_threads(threads):
                 fn(temporary, *args)
-            os.replace(temporary, final)
+            try:
+                os.replace(temporary, final)
+            except OSError as error:
+                # an orphan of a killed run was quicker, with the same result
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                shutil.rmtree(temporary)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -148,8 +154,13 @@ class RunFolder:
 
     def _check(self, description: Mapping[str, Any]) -> None:
         wanted = json.loads(json.dumps(description))
+        versions = {}
+        for package in VERSIONED:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package)
         if (self.path / "study.json").exists():
             known = self.study()
+            wanted["versions"] = versions
             differing = [key for key, value in wanted.items() if known.get(key) != value]
             if differing:
                 raise InputError(
@@ -157,10 +168,6 @@ class RunFolder:
                     "give another folder, or start with the same arguments."
                 )
         else:
-            versions = {}
-            for package in VERSIONED:
-                with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                    versions[package] = importlib.metadata.version(package)
             self.write_study({**wanted, "versions": versions})
 
     def study(self) -> dict[str, Any]:
@@ -251,7 +258,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: `run.claims`, and every other table by attribute or `run.table(name)`.
+    """A finished run: `run.claims`, and every other table by `run.table(name)`; `run.tables` names them.
 
     Attributes:
         path: the run folder.

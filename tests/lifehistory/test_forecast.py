@@ -94,7 +94,7 @@ def test_a_separating_feature_gives_auc_one():
     assert null["low"] < 0.5 < null["high"] < 0.8
     assert "decoder geometry" not in baselines.index
     rows = forecast.to_dataframe()
-    assert list(rows.columns) == ["predictor", *COLUMNS, "n", "n_positive"]
+    assert list(rows.columns) == ["predictor", *COLUMNS, "n", "n_positive", "gain_low", "gain_high"]
     assert rows.loc[0, "predictor"] == NAME
     assert len(rows) == len(baselines) + 1
 

@@ -72,9 +72,32 @@ def test_a_carrier_without_an_equal_is_unmatched():
 def test_where_carriers_outnumber_the_rest_equal_subsets_are_compared():
     profile = population([0.02] * 10)
     draws = draw_controls({HOOK: profile}, {HOOK: list(range(7))}, kind="count", n_draws=30, seed=2)
-    assert all(len(d.controls[HOOK]) == len(d.carriers[HOOK]) == 2 and d.subset for d in draws)
+    assert all(len(d.controls[HOOK]) == len(d.carriers[HOOK]) == 2 and d.subset for d in draws)  # half of three, up
     assert len({tuple(d.controls[HOOK]) for d in draws}) == 3
     assert len({tuple(d.carriers[HOOK]) for d in draws}) > 5
+
+
+def test_in_subsets_the_unmatched_are_a_share_of_those_tried():
+    profile = population([0.4] * 100 + [0.01] * 9 + [0.4])
+    draws = draw_controls({HOOK: profile}, {HOOK: list(range(100))}, kind="mass", n_draws=20)
+    assert all(d.subset and d.unmatched_share == pytest.approx(0.8) for d in draws)
+
+
+def test_controls_that_are_systematically_lighter_are_no_equals(pocket_model, pocket_tokens, make_sae):
+    # every carrier finds features within the caliper, and all of them are lighter
+    profile = population([0.2] * 4 + [0.13] * 40)
+    load = lh.load_bearing(
+        pocket_model,
+        {HOOK: make_sae(d_sae=44)},
+        {HOOK: [0, 1, 2, 3]},
+        {HOOK: profile},
+        pocket_tokens,
+        controls=("mass",),
+        n_draws=3,
+    )
+    assert load.balance["unmatched_share"].tolist() == [0.0]
+    assert load.balance["smd_log_mass"].iloc[0] > 1
+    assert load.verdicts == {"mass": "not testable"}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +124,7 @@ def test_load_is_the_ablation_effect_and_its_p_counts_the_draws(pocket_model, po
     effect = lh.ablation_effect(pocket_model, lh.FeatureAblation({HOOK: sae}, carriers), pocket_tokens)
     assert load.delta_ce == pytest.approx(effect.delta_ce, abs=1e-6)
     assert load.base_ce == pytest.approx(effect.base_ce, abs=1e-6)
+    assert load.delta_ce_interval == pytest.approx(effect.delta_ce_interval, abs=1e-5)
     count = load.controls[load.controls["kind"] == "count"]
     assert len(count) == 6
     assert load.p_values["count"] == (1 + (count["delta_ce"] >= count["delta_ce_carriers"]).sum()) / 7

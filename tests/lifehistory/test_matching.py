@@ -75,11 +75,14 @@ def test_gated_total_is_at_least_that_of_dense_then_drop(seed: int):
 
 
 def test_dense_order_can_give_a_real_match_away():
-    # a0 ~ b0 at 0.6; the dense order prefers 0.45 + 0.45 and then drops both
-    scores = np.array([[0.6, 0.45], [0.45, 0.0]])
-    rows, _, values = assign(sp.csr_array(np.where(scores >= 0.5, scores, 0)))
-    assert rows.tolist() == [0]
-    assert values.tolist() == [0.6]
+    # a0 ~ b0 at 0.63, a0 ~ b1 and a1 ~ b0 at 0.45: the dense order takes the two that it then drops
+    x, y, z, w = latent(20_000, 4, rate=0.3, seed=2).T
+    a = np.stack([0.7 * x + 0.45 * y + 0.55 * z, w], axis=1)
+    b = np.stack([x + 0.5 * w, y], axis=1)
+    gated, dense = (match_features(profiles(a), profiles(b), method=m) for m in ("gated", "dense"))
+    assert gated.pairs.tolist() == [[0, 0]]
+    assert gated.similarity.tolist() == pytest.approx([0.63], abs=0.03)
+    assert dense.pairs.tolist() == []
 
 
 def test_a_permutation_is_found_exactly():

@@ -105,8 +105,12 @@ def test_mean_and_resample_use_the_reference(pocket_model, pocket_tokens, random
     expected = acts + (codes[:, 2].mean() - codes[:, [2]]) @ lh.decoder_directions(random_sae, [2])
     torch.testing.assert_close(changed, expected, rtol=1e-4, atol=1e-4)
     resampled = lh.FeatureAblation({HOOK: referenced}, {HOOK: [2]}, mode="resample", seed=5)
-    first, second = (resampled.fwd_hooks()[0][1](acts[None], hook=None) for _ in range(2))
-    assert torch.equal(first, second)  # two calls of fwd_hooks share no state
+    one_hook = resampled.fwd_hooks()[0][1]
+    first, second = one_hook(acts[None], hook=None), one_hook(acts[None], hook=None)
+    third = resampled.fwd_hooks()[0][1](acts[None], hook=None)
+    assert torch.equal(first, second)  # a hook keeps no state
+    assert torch.equal(first, third)
+    assert not torch.equal(first[0], acts)
     with pytest.raises(InputError, match=r"mode='mean' needs a reference at .*with_reference"):
         lh.FeatureAblation({HOOK: random_sae}, {HOOK: [2]}, mode="mean")
 
@@ -272,6 +276,34 @@ def test_a_dictionary_whose_decode_is_not_affine_is_refused():
 
     with pytest.raises(InputError, match="not affine"):
         lh.FeatureAblation({"h": Squared(4)}, {"h": [0, 1]})
+
+
+def test_a_diverged_sae_is_no_set_of_dead_features(make_sae, pocket_model, pocket_tokens):
+    sae = make_sae()
+    sae.W_enc.data[:, 3] = float("nan")
+    with pytest.raises(InputError, match="NaN or infinite codes"):
+        lh.ablation_effect(pocket_model, lh.FeatureAblation({HOOK: sae}, {HOOK: [1]}), pocket_tokens)
+    with pytest.raises(InputError, match="Step 7: An SAE gives NaN"):
+        lh.profile_saes(pocket_model, {HOOK: sae}, pocket_tokens, step=7)
+
+
+def test_half_precision_activations_come_back_in_half_precision(make_sae):
+    sae = make_sae()
+    rows = torch.randn(1, 4, 96, generator=torch.Generator().manual_seed(0))
+    ((_, hook_fn),) = lh.FeatureAblation({HOOK: sae}, {HOOK: list(range(20))}).fwd_hooks()
+    half = hook_fn(rows.bfloat16(), hook=None)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), hook_fn(rows.bfloat16().float(), hook=None), rtol=0.02, atol=0.02)
+
+
+def test_dropout_left_in_training_mode_is_refused(pocket_series, pocket_tokens, random_sae):
+    model = pocket_series.load(0)
+    model.register_module("noise", torch.nn.Dropout(0.5))
+    model.eval()
+    lh.collect_activations(model, HOOK, pocket_tokens)
+    model.noise.train()
+    with pytest.raises(InputError, match="training mode"):
+        lh.collect_activations(model, HOOK, pocket_tokens)
 
 
 def test_layer_norm_saes_are_refused(make_sae):

@@ -121,30 +121,8 @@ def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_pat
 
 def done(out: Path) -> dict[str, int]:
     """Finished units and when they were made."""
-    units = [p for p in out.glob("units/*/*") if not p.name.startswith(".")]
-    nested = [q for p in units if p.parent.name == "saes" for q in p.iterdir() if not q.name.startswith(".")]
-    return {str(p): p.stat().st_ctime_ns for p in [*nested, *(p for p in units if p.parent.name != "saes")]}
-
-
-def test_an_executor_whose_jobs_are_no_futures_works(tmp_path, finished):
-    class Job:
-        def __init__(self, future) -> None:
-            self._future = future
-
-        def done(self) -> bool:
-            return self._future.done()
-
-        def result(self) -> str:
-            return self._future.result()
-
-    class Cluster:
-        def __init__(self) -> None:
-            self.pool = ThreadPoolExecutor(1)
-
-        def submit(self, fn, *args) -> Job:
-            return Job(self.pool.submit(fn, *args))
-
-    assert_same_tables(finished, small_study().run(tmp_path / "run", executor=Cluster()))
+    units = [*out.glob("units/saes/*/*"), *out.glob("units/analysis/*")]  # weights are checked anew at every start
+    return {str(p): p.stat().st_ctime_ns for p in units if not p.name.startswith(".")}
 
 
 def test_a_run_folder_of_another_configuration_is_refused(finished):
@@ -188,17 +166,44 @@ def test_bad_studies_are_named(pocket_series, tmp_path):
         lh.load_run(tmp_path)
 
 
-def test_without_carriers_the_study_ends_and_says_so(tmp_path, pocket_series):
-    # one latent active a token and almost no training: nothing persists
-    study = small_study(series=pocket_series.subset([0, 16, 512, 4096]), d_sae=8, k=1, training_tokens=500)
-    run = study.run(tmp_path / "run")
+def test_the_weights_of_a_run_must_stay_what_they_were(tmp_path, pocket_series):
+    models = [pocket_series.load(step) for step in (0, 4096)]
+    study = small_study(series=lh.CheckpointSeries.from_models(dict(enumerate(models))), training_tokens=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tl_lifehist.lifehistory.study.training_unit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            study.run(tmp_path / "run")
+    other = small_study(series=lh.CheckpointSeries.from_models(dict(enumerate(models[::-1]))), training_tokens=1000)
+    with pytest.raises(InputError, match="weights at step 0, 1 are not those"):
+        other.run(tmp_path / "run")
+
+
+def interrupted(*_args) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("init", ["previous", "independent"])
+def test_without_carriers_or_a_tokenizer_the_study_ends_and_says_so(tmp_path, pocket_series, monkeypatch, init: str):
+    from tl_lifehist.lifehistory import lineages
+
+    found = lineages.Lineages.carriers
+    monkeypatch.setattr(lineages.Lineages, "carriers", lambda self, **knobs: empty(found(self, **knobs)))
+    series = lh.CheckpointSeries.from_models({step: pocket_series.load(step) for step in (0, 512, 4096)})
+    run = small_study(series=series, training_tokens=1500, init=init).run(tmp_path / "run")
     claims = run.claims.set_index("claim")
-    if len(run.table("carriers")) == 0:
-        assert (
-            claims.loc["carriers are there early, more often than other features of the end", "verdict"]
-            == "not testable"
-        )
-    assert (run.path / "report.html").exists()
+    assert len(run.table("carriers")) == 0
+    for start in ("persistent carriers exceed", "carriers are there early", "the cost of a single", "carriers of one
+    content"):
+        rows = claims[claims.index.str.startswith(start)]
+        assert len(rows) == 1
+        assert rows["verdict"].iloc[0] in ("not testable", "within")
+    assert "<html" in (run.path / "report.html").read_text()
+
+
+def empty(carriers: lh.Carriers) -> lh.Carriers:
+    share = dict.fromkeys(carriers.share_of_alive, 0.0)
+    return lh.Carriers(carriers.lineages[:0], carriers.min_snapshots, share, carriers._table.iloc[:0],
+    carriers._hook_names)
 
 
 def test_runs_are_loaded_and_compared(finished):

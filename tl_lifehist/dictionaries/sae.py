@@ -228,7 +228,7 @@ def train_at(
             raise InputError(f"k={made.k} active features are more than the d_sae={made.d_sae} there are.")
         for key, value in {**(metadata or {}), "hook_name": name}.items():
             setattr(made.metadata, key, value)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(init_seeds[name])  # noqa: TID251 - within fork_rng
             configs[name] = made
             saes[name] = get_sae_training_class(made.architecture())[0](made)
@@ -245,7 +245,7 @@ def train_at(
         seed=order_seed,
         buffer_rows=-(-n_rows // -(-n_rows // BUFFER_ROWS)),
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive_seed(order_seed, 1))  # noqa: TID251 - within fork_rng
         multi = MultiSAETrainer(trainer, saes, {name: name for name in hook_names}, _reported(batches, progress))
         scales = _input_scales(model, hook_names, tokens, configs, order_seed)

@@ -12,7 +12,9 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pandas as pd
+import torch
 
+from tl_lifehist.dictionaries.protocol import decoder_directions
 from tl_lifehist.dictionaries.sae import SAEs, derive_seed, load_sae
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory import noise
@@ -27,11 +29,10 @@ from tl_lifehist.lifehistory.containment import (
 from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
 from tl_lifehist.lifehistory.direction import function_and_direction
-from tl_lifehist.lifehistory.forecast import predict_carriers
+from tl_lifehist.lifehistory.forecast import predict_carriers, training_phase
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages, trace_lineages
 from tl_lifehist.lifehistory.load import (
     MAX_UNMATCHED,
-    compare_roles,
     draw_controls,
     load_bearing,
     load_parts,
@@ -40,14 +41,12 @@ from tl_lifehist.lifehistory.load import (
 )
 from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, match_features
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
-from tl_lifehist.lifehistory.study import LifeHistoryStudy
-from tl_lifehist.lifehistory.survival import survival_by_entropy
+from tl_lifehist.lifehistory.study import SIZES, LifeHistoryStudy
+from tl_lifehist.lifehistory.survival import kaplan_meier, survival_by_entropy
 from tl_lifehist.metrics import interval
 from tl_lifehist.runs import RunFolder, load_profile
 
 ORIENTATIONS = ("container", "depth")
-SINGLES_PER_ROLE = 15
-CONTEXTS = 5
 _RECRUITMENT = (
     "recruited",
     "recruited_direct",
@@ -143,7 +142,9 @@ def noise_controls(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     trained = [s for s in study.series.steps if s > 0]
     wanted = work.carriers.min_snapshots
     frozen = noise.frozen_null(frequencies, n_snapshots=len(trained), min_snapshots=wanted, seed=study.seed)
-    unrelated = noise.unrelated_null(work.profiles, min_snapshots=wanted, seed=study.seed)
+    unrelated = noise.unrelated_null(
+        work.profiles, min_snapshots=wanted, n_draws=SIZES["unrelated_draws"], seed=study.seed
+    )
     rows = [
         (name, i, int(c))
         for name, null in (("frozen", frozen), ("unrelated", unrelated))
@@ -154,6 +155,27 @@ def noise_controls(folder: Path, root: str, study: LifeHistoryStudy) -> None:
         work.final, [r for (s, name), r in replicates.items() if s == work.last and name.startswith("init")]
     )
     (folder / "stable.json").write_text(json.dumps(stable))
+
+
+def direction_noise(work: Workspace, replicates: Mapping[tuple[int, str], Any]) -> pd.DataFrame:
+    """S_fun and S_dir (D16) between two trainings of the last checkpoint's SAEs: level, s_fun, s_dir, n.
+
+    The model does not change and pairs are selected by their match as lineages are, so the gap is that of tracing
+    alone.
+    """
+    rows = []
+    for (step, name), found in replicates.items():
+        if step == work.last and name in ("data1", "init1"):
+            function, direction = [], []
+            for h in work.study.hook_names:
+                match = match_features(work.final[h], found[h])
+                saes = [load_sae(work.unit(f"saes/step{step}/{variant}") / h) for variant in ("base", name)]
+                a, b = (decoder_directions(sae, match.pairs[:, i].tolist()) for i, sae in enumerate(saes))
+                direction += torch.nn.functional.cosine_similarity(a, b).tolist()
+                function += match.similarity.tolist()
+            mean = (float(np.mean(v)) if v else float("nan") for v in (function, direction))
+            rows.append((name.rstrip("1"), *mean, len(function)))
+    return pd.DataFrame(rows, columns=["level", "s_fun", "s_dir", "n"])
 
 
 def graphs(folder: Path, root: str, study: LifeHistoryStudy) -> None:
@@ -223,7 +245,12 @@ def foresight(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     work = Workspace(root, study)
     saes = work.saes()
     forecast = predict_carriers(
-        work.profiles, work.lineages, work.carriers, saes=saes, n_permutations=max(study.n_draws, 50), seed=study.seed
+        work.profiles,
+        work.lineages,
+        work.carriers,
+        saes=saes,
+        n_permutations=SIZES["forecast_permutations"],
+        seed=study.seed,
     )
     table = forecast.to_dataframe()
     table["onset"] = forecast.onset
@@ -231,6 +258,7 @@ def foresight(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     table.to_parquet(folder / "forecast.parquet", index=False)
     direction = function_and_direction(work.profiles, work.lineages, saes, seed=study.seed)
     direction.to_parquet(folder / "direction.parquet", index=False)
+    kaplan_meier(work.lineages).to_parquet(folder / "kaplan_meier.parquet", index=False)
     survival_by_entropy(work.profiles, work.lineages).to_parquet(folder / "survival_by_entropy.parquet", index=False)
 
 
@@ -250,9 +278,13 @@ def _load_unit(folder: Path, work: Workspace, controls: tuple[str, ...], offset:
         **extra,
     )
     load.controls.to_parquet(folder / "load.parquet", index=False)
-    load.balance.assign(delta_ce=load.delta_ce, base_ce=load.base_ce, n_scored=load.n_scored).to_parquet(
-        folder / "load_summary.parquet", index=False
-    )
+    load.balance.assign(
+        delta_ce=load.delta_ce,
+        delta_low=load.delta_ce_interval[0],
+        delta_high=load.delta_ce_interval[1],
+        base_ce=load.base_ce,
+        n_scored=load.n_scored,
+    ).to_parquet(folder / "load_summary.parquet", index=False)
 
 
 def load_by_count(folder: Path, root: str, study: LifeHistoryStudy) -> None:
@@ -286,22 +318,26 @@ def singles(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     roles = roles[roles["step"] == work.last]
     rng = np.random.default_rng(derive_seed(study.seed, 19))
     marked = [(h, int(f)) for h, features in carriers.items() for f in features]
-    chosen = {marked[i] for i in rng.permutation(len(marked))[: 4 * SINGLES_PER_ROLE]}
+    chosen = {marked[i] for i in rng.permutation(len(marked))[: SIZES["single_carriers"]]}
+    sampled: set[tuple[str, int]] = set()  # drawn without regard to history: only these compare the roles
     for _, group in roles.groupby("role_container"):
-        picked = group.iloc[rng.permutation(len(group))[:SINGLES_PER_ROLE]]
-        chosen |= set(zip(picked["hook_name"], picked["feature"].astype(int), strict=True))
+        picked = group.iloc[rng.permutation(len(group))[: SIZES["singles_per_role"]]]
+        sampled |= set(zip(picked["hook_name"], picked["feature"].astype(int), strict=True))
+    chosen |= sampled
     features = {h: sorted(f for name, f in chosen if name == h) for h in study.hook_names}
     table = single_ablation(model, saes, features, study.load_text)
     table = table.merge(roles[["hook_name", "feature", "role_container"]], on=["hook_name", "feature"], how="left")
     table = table.rename(columns={"role_container": "role"})
+    table["sampled"] = [(h, f) in sampled for h, f in zip(table["hook_name"], table["feature"], strict=True)]
     table["carrier"] = [f in set(carriers[h]) for h, f in zip(table["hook_name"], table["feature"], strict=True)]
     table.to_parquet(folder / "single.parquet", index=False)
     # the sum of single costs is comparable only where every carrier was ablated alone
-    of_carriers = table[table["carrier"]] if len(marked) <= 4 * SINGLES_PER_ROLE else None
+    of_carriers = table[table["carrier"]] if len(marked) <= SIZES["single_carriers"] else None
     parts = load_parts(model, saes, carriers, work.final, study.load_text, single=of_carriers, seed=study.seed)
     parts.to_parquet(folder / "load_parts.parquet", index=False)
-    n_sets = min(study.n_draws, 60)
-    regression = load_regression(model, saes, carriers, work.final, study.load_text, n_sets=n_sets, seed=study.seed)
+    regression = load_regression(
+        model, saes, carriers, work.final, study.load_text, n_sets=SIZES["regression_sets"], seed=study.seed
+    )
     regression.to_parquet(folder / "load_regression.parquet", index=False)
 
 
@@ -325,7 +361,7 @@ def content(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     )
     carriers = work.carriers.at(work.last)
     contexts = [
-        top_contexts(work.final[h], study.test, features, tokenizer, n=CONTEXTS)
+        top_contexts(work.final[h], study.test, features, tokenizer, n=SIZES["contexts"])
         for h, features in carriers.items()
         if features
     ]
@@ -360,18 +396,20 @@ def content_load(work: Workspace, classes: Mapping[str, Any]) -> pd.DataFrame:
         pairs: list[tuple[float, float]] = []
         if count:
             draws = draw_controls(
-                work.final, mine, kind="mass", n_draws=max(study.n_draws // 4, 19), seed=study.seed, among=others
+                work.final, mine, kind="mass", n_draws=SIZES["content_draws"], seed=study.seed, among=others
             )
             if np.mean([d.unmatched_share for d in draws]) <= MAX_UNMATCHED:
                 # where the other class is smaller, each draw compares equal parts of both
                 pairs = [(cost(d.carriers), cost(d.controls)) for d in draws if any(d.controls.values())]
         compared, null = (np.array(side) for side in zip(*pairs, strict=True)) if pairs else (np.zeros(0), np.zeros(0))
         low, high = interval(null)
+        n_class = sum(int((classes[h][work.lineages.alive[work.last, h]] == name).sum()) for h in carriers)
         rows.append(
             {
                 "content": name,
-                "n": sum(int((classes[h][work.lineages.alive[work.last, h]] == name).sum()) for h in carriers),
+                "n": n_class,
                 "n_carriers": count,
+                "share_of_alive": n_class / max(sum(len(work.lineages.alive[work.last, h]) for h in carriers), 1),
                 "share_of_carriers": count / total if total else float("nan"),
                 "joint_load": cost(mine) if count else float("nan"),
                 "compared_load": float(compared.mean()) if pairs else float("nan"),
@@ -400,6 +438,7 @@ def sweeps(folder: Path, root: str, study: LifeHistoryStudy) -> None:
         return len(trace_lineages(profiles, **knobs).carriers())
 
     rows: list[tuple[str, str, str, float]] = [
+        ("all at their defaults", "", "carriers", carriers()),
         *(("min_similarity", str(v), "carriers", carriers(min_similarity=v)) for v in (0.3, 0.4, 0.6, 0.7)),
         *(("min_rate", f"{r:g}", "carriers", carriers(min_rate=r, min_count=n)) for r, n in ((1e-4, 5), (1e-2, 500))),
         ("method", "dense", "carriers", carriers(method="dense")),
@@ -407,9 +446,13 @@ def sweeps(folder: Path, root: str, study: LifeHistoryStudy) -> None:
         ("max_gap", "1", "carriers", carriers(max_gap=1)),
         (f"without the {FREQUENT_IDS} most frequent ids", "", "carriers", carriers(rare)),
     ]
-    for name, values in (("min_containment", (0.5, 0.7, 0.9, 0.95)), ("min_lift", (1.5, 5.0))):
+    for name, values in (("min_containment", (0.5, 0.7, 0.8, 0.9, 0.95)), ("min_lift", (1.5, 2.0, 5.0))):
         found = [containment_dag(work.final, **{name: value}) for value in values]  # pyright: ignore[reportArgumentType]
         rows += [(name, str(v), "edges", g.number_of_edges()) for v, g in zip(values, found, strict=True)]
+    order = np.random.default_rng(study.seed).permutation(len(study.series.steps))
+    shuffled_steps = dict(zip(study.series.steps, np.array(study.series.steps)[order].tolist(), strict=True))
+    mixed = {(s, h): work.profiles[shuffled_steps[s], h] for s, h in work.profiles}
+    rows.append(("checkpoint order shuffled", "", "carriers", carriers(mixed)))
     first, last = study.hook_names[0], study.hook_names[-1]
     final = work.final
     shuffled = match_features(final[first], final[first].permuted(study.seed), min_similarity=MIN_SIMILARITY).rate
@@ -439,17 +482,14 @@ def collect(folder: RunFolder, study: LifeHistoryStudy) -> None:
     tables["features"] = features_table(work)
     tables["carriers"] = carriers_table(work, tables["features"])
     tables["checkpoints"] = checkpoints_table(work)
-    if len(tables["single"]) and len(tables["content"]):
+    if len(tables["single"]):
         known = tables["features"][tables["features"]["step"] == work.last][["hook_name", "feature", "content"]]
-        single = tables["single"].merge(known, on=["hook_name", "feature"], how="left")
+        tables["single"] = tables["single"].merge(known, on=["hook_name", "feature"], how="left")
+    if len(tables["content"]):
+        single = tables["single"]
         alone = single[single["carrier"]].groupby("content")["per_token"].agg(single_load="mean", n_single="size")
-        tables["single"], tables["content"] = (
-            single,
-            tables["content"].merge(alone.reset_index(), how="left", on="content"),
-        )
-    tables["claims"] = make_claims(
-        work.lineages, work.carriers, work.profiles, tables, compare_roles(tables["single"]), study.seed
-    )
+        tables["content"] = tables["content"].merge(alone.reset_index(), how="left", on="content")
+    tables["claims"] = make_claims(work.lineages, work.carriers, tables, study.frozen_level, study.seed)
     tables["published"] = published_table(tables, work.lineages, work.carriers)
     for name, table in tables.items():
         if name != "claims" and len(table.columns):
@@ -467,6 +507,8 @@ _COPIED = (
     ("foresight", "forecast"),
     ("foresight", "direction"),
     ("foresight", "survival_by_entropy"),
+    ("foresight", "kaplan_meier"),
+    ("noise_controls", "direction_noise"),
     ("singles", "single"),
     ("singles", "load_parts"),
     ("singles", "load_regression"),
@@ -488,11 +530,13 @@ def events_table(work: Workspace, rematch: pd.DataFrame) -> pd.DataFrame:
     # over the data floor persistence is lowest, over the init floor highest: the truth cannot be told from here
     deaths["persistence_low"] = deaths["match_rate"] / deaths["floor_data"]
     deaths["persistence_high"] = deaths["match_rate"] / deaths["floor_init"]
+    deaths["fraction_beyond_noise"] = deaths["fraction"] - (1 - deaths["floor_data"])
     both = deaths[["hook_name", "step_from", "step_to", "n_alive"]].copy()
     for column in ("count", "per_step", "per_log_step", "fraction"):
         both[column] = births[column] + deaths[column]
     parts = {"birth": births, "death": deaths, "both": both}
-    return pd.concat([table.assign(kind=kind) for kind, table in parts.items()], ignore_index=True)
+    events = pd.concat([table.assign(kind=kind) for kind, table in parts.items()], ignore_index=True)
+    return events.assign(phase=[training_phase(step, work.last) for step in events["step_to"]])
 
 
 def features_table(work: Workspace) -> pd.DataFrame:

@@ -11,11 +11,20 @@ from numpy.typing import NDArray
 
 from tl_lifehist.lifehistory.forecast import onset_step
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages
-from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.lifehistory.load import compare_roles
 from tl_lifehist.metrics import exceedance_p, interval
 
 COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict", "note"]
 N_DRAWS = 1000
+CONTROLS = {
+    "count": "as many other features",
+    "count_root": "as many other roots",
+    "count_mid": "as many other mids",
+    "count_leaf": "as many other leaves",
+    "rate": "as many features of the same firing rates",
+    "mass": "as many features of the same masses",
+    "stable": "as many seed-stable features of the same masses",
+}
 Tables = Mapping[str, pd.DataFrame]
 
 
@@ -48,23 +57,26 @@ def untestable(name: str, observed: float, n: int, note: str) -> dict[str, Any]:
 def make_claims(
     lineages: Lineages,
     carriers: Carriers,
-    profiles: Mapping[tuple[int, str], FeatureProfiles],
     tables: Tables,
-    roles: Mapping[str, float],
+    own_level: str,
     seed: int,
 ) -> pd.DataFrame:
-    """All claims of a life-history run. `low` and `high` bound the null, not the observed value."""
+    """All claims of a life-history run. `low` and `high` bound the null, not the observed value.
+
+    Args:
+        own_level: the level of SAE noise that the run's own way to initialise has, "data" or "init".
+    """
     rng = np.random.default_rng(seed)
     rows = [
         *_carrier_claims(carriers, tables),
         _early_rate(lineages, rng),
-        _present_at_onset(lineages, carriers, rng),
-        *_persistence(tables),
+        _present_at_onset(lineages, carriers),
+        *_persistence(tables, own_level if own_level in ("data", "init") else "data", rng),
         *_load(tables),
-        _singles(tables, roles, rng),
+        _singles(tables, rng),
         *_recruitment(tables),
         *_forecast(tables),
-        *_direction(tables),
+        _direction(tables, own_level),
         _entropy(tables),
         *_content(tables),
     ]
@@ -103,29 +115,37 @@ def _carrier_claims(carriers: Carriers, tables: Tables) -> list[dict[str, Any]]:
 
 def _early_rate(lineages: Lineages, rng: np.random.Generator) -> dict[str, Any]:
     steps = np.array(lineages.steps)
-    events = lineages.births()["count"].to_numpy() + lineages.deaths()["count"].to_numpy()
-    per_transition = events.reshape(len(lineages.hook_names), -1).sum(axis=0)
     length = np.diff(steps)
     early = steps[1:] <= max(0.01 * steps[-1], steps[1])
-    total = int(per_transition.sum())
+    ends = lineages.summary()
+    place = {step: i for i, step in enumerate(lineages.steps)}
+    # what each lineage adds to the transitions: its birth (not at the first checkpoint) and its death
+    events = np.zeros((len(ends), len(length)), dtype=np.int64)
+    for row, (birth, death) in enumerate(zip(ends["birth"], ends["death"], strict=True)):
+        for step in (birth, death):
+            if np.isfinite(step) and place[int(step)] > 0:
+                events[row, place[int(step)] - 1] += 1
 
-    def ratio(counts: NDArray[Any]) -> Any:
-        first = counts[..., early].sum(axis=-1) / length[early].sum()
-        rest = counts[..., ~early].sum(axis=-1) / max(length[~early].sum(), 1)
-        return first / np.maximum(rest, 1e-12)
+    def ratio(counts: NDArray[Any]) -> float:
+        later = counts[~early].sum() / max(length[~early].sum(), 1)
+        return float(counts[early].sum() / length[early].sum() / later) if later > 0 else float("nan")
 
     name = "births and deaths per step are faster in the first 1 % of training"
-    if not (~early).any() or total == 0:
-        return untestable(name, float("nan"), total, "all transitions are early, or there are no events")
-    flat = rng.multinomial(total, np.full(len(length), 1 / len(length)), size=N_DRAWS)
+    total, observed = int(events.sum()), ratio(events.sum(axis=0))
+    if not np.isfinite(observed):
+        return untestable(name, observed, total, "all transitions are early, or nothing is born or dies later")
+    weights = rng.multinomial(len(ends), np.full(len(ends), 1 / len(ends)), size=N_DRAWS)
+    low, high = interval(np.array([ratio(w @ events) for w in weights]))
+    null = ratio(np.ones(len(length)))
+    share = steps[1:][early][-1] / steps[-1]
     note = (
-        f"ratio of event rates per step; null: the same events spread evenly over {len(length)} transitions "
-        "of unequal length"
+        f"ratio of event rates per step, 95 % interval {low:.1f} to {high:.1f} over lineages; the early part is "
+        f"{share:.1%} of training; null: equal counts in {len(length)} transitions of unequal length"
     )
-    return claim(name, float(ratio(per_transition)), ratio(flat), total, note)
+    return untestable(name, observed, total, note) | {"null": null, "verdict": "beyond" if low > null else "within"}
 
 
-def _present_at_onset(lineages: Lineages, carriers: Carriers, rng: np.random.Generator) -> dict[str, Any]:
+def _present_at_onset(lineages: Lineages, carriers: Carriers) -> dict[str, Any]:
     onset = onset_step(lineages.steps)
     table = lineages.to_dataframe()
     alive = table.loc[table["step"] == lineages.steps[-1], "lineage"].to_numpy()
@@ -135,33 +155,34 @@ def _present_at_onset(lineages: Lineages, carriers: Carriers, rng: np.random.Gen
         return untestable(name, float("nan"), 0, "there are no carriers")
     present = np.array([lineage in there for lineage in alive])
     observed = float(np.mean([lineage in there for lineage in carriers.lineages]))
-    draws = rng.hypergeometric(int(present.sum()), int((~present).sum()), len(carriers), size=N_DRAWS) / len(carriers)
     note = (
-        f"share of carriers whose lineage exists at step {onset}; null: as many features alive at the end. A "
-        "long lineage starts early by definition"
+        f"share of carriers whose lineage exists at step {onset}; null: the same share of all features "
+        "alive at the end. "
+        f"A carrier spans {carriers.min_snapshots} checkpoints, so it starts early by definition: no verdict"
     )
-    return claim(name, observed, draws, len(carriers), note)
+    return untestable(name, observed, len(carriers), note) | {"null": float(present.mean())}
 
 
-def _persistence(tables: Tables) -> list[dict[str, Any]]:
+def _persistence(tables: Tables, level: str, rng: np.random.Generator) -> list[dict[str, Any]]:
     deaths = tables["events"][tables["events"]["kind"] == "death"]
     rows = []
     for (start, end), group in deaths.groupby(["step_from", "step_to"]):
-        weight = group["n_alive"].to_numpy(dtype=float)
-        rate, data, init = (
-            float(np.average(group[c], weights=weight)) for c in ("match_rate", "floor_data", "floor_init")
+        name = f"features change between steps {start} and {end}"
+        group = group[(group["n_alive"] > 0) & group[f"floor_{level}"].notna()]
+        weight = group["n_alive"].to_numpy()
+        if not len(group):
+            rows.append(untestable(name, float("nan"), 0, "no alive features, or no re-match rate"))
+            continue
+        rate = float(np.average(group["match_rate"], weights=weight))
+        matched = rng.binomial(weight, group[f"floor_{level}"].to_numpy(), size=(N_DRAWS, len(group))).sum(axis=1)
+        floors = {key: float(np.average(group[f"floor_{key}"], weights=weight)) for key in ("data", "init")}
+        corrected = [f"{rate / floor:.2f}" if floor > 0 else "-" for floor in floors.values()]
+        note = (
+            f"share unmatched; null: unmatched within one checkpoint at the run's own level ({level} noise), binomial; "
+            f"re-match rates {floors['data']:.2f} (data), {floors['init']:.2f} (init); corrected persistence "
+            f"{corrected[0]} to {corrected[1]}"
         )
-        known = np.isfinite(data) and np.isfinite(init)
-        row = untestable(f"features change between steps {start} and {end}", 1 - rate, int(weight.sum()), "")
-        if known:
-            # the deaths that SAE noise alone makes: from same weights (low) to other weights (high)
-            row |= {"null": 1 - (data + init) / 2, "low": min(1 - data, 1 - init), "high": max(1 - data, 1 - init)}
-            row["verdict"] = "beyond" if 1 - rate > row["high"] else "within"
-        row["note"] = (
-            "share unmatched; null: unmatched within one checkpoint, data and init noise; corrected "
-            f"persistence {rate / data:.2f} to {rate / init:.2f}"
-        )
-        rows.append(row)
+        rows.append(claim(name, 1 - rate, 1 - matched / weight.sum(), int(weight.sum()), note))
     return rows
 
 
@@ -177,7 +198,7 @@ def _load(tables: Tables) -> list[dict[str, Any]]:
             f"{record['smd_log_rate']:.2f}, log mass {record['smd_log_mass']:.2f}{subset}"
         )
         values = (
-            f"removing the carriers costs more than {record['kind'].replace('_', ' ')}-matched controls",
+            f"removing the carriers costs more than {CONTROLS[record['kind']]}",
             record["carriers"] if record["n_draws"] else record["delta_ce"],
             record["control_mean"],
             record["low"],
@@ -217,27 +238,35 @@ def _load(tables: Tables) -> list[dict[str, Any]]:
     return rows
 
 
-def _singles(tables: Tables, roles: Mapping[str, float], rng: np.random.Generator) -> dict[str, Any]:
+def _singles(tables: Tables, rng: np.random.Generator) -> dict[str, Any]:
     name = "the cost of a single feature differs between root, mid and leaf"
     single = tables["single"]
-    single = (
-        single[single["role"].isin(["root", "mid", "leaf"])].dropna(subset=["per_firing"]) if len(single) else single
-    )
+    if len(single):
+        single = single[single["sampled"] & single["role"].isin(["root", "mid", "leaf"])].dropna(subset=["per_firing"])
+    roles = compare_roles(single)
     if not np.isfinite(roles["epsilon_squared"]):
         return untestable(name, float("nan"), int(roles["n"]), "too few features of these roles")
     ranks, labels = single["per_firing"].rank().to_numpy(), single["role"].to_numpy()
+    layer = single["hook_name"].to_numpy()
     spread = ((ranks - ranks.mean()) ** 2).sum()
 
-    def epsilon(order: NDArray[Any]) -> float:
-        shuffled = ranks[order]
-        means = [
-            (shuffled[labels == role].mean() - ranks.mean()) ** 2 * (labels == role).sum() for role in np.unique(labels)
-        ]
-        return float(sum(means) / spread)
+    def epsilon(shuffled: NDArray[Any]) -> float:
+        kinds = (shuffled == role for role in np.unique(shuffled))
+        return float(sum((ranks[k].mean() - ranks.mean()) ** 2 * k.sum() for k in kinds) / spread)
 
-    draws = np.array([epsilon(rng.permutation(len(ranks))) for _ in range(N_DRAWS)])
-    note = f"epsilon squared of per-firing cost; null: permuted roles; Kruskal-Wallis p {roles['p']:.3f}"
-    return claim(name, epsilon(np.arange(len(ranks))), draws, int(roles["n"]), note)
+    def within_layers() -> NDArray[Any]:
+        shuffled = labels.copy()
+        for h in np.unique(layer):
+            shuffled[layer == h] = rng.permutation(shuffled[layer == h])
+        return shuffled
+
+    draws = np.array([epsilon(within_layers()) for _ in range(N_DRAWS)])
+    note = (
+        "epsilon squared of per-firing cost, features drawn by role whatever their history; null: roles "
+        "permuted within "
+        f"layers; Kruskal-Wallis p {roles['p']:.3f}"
+    )
+    return claim(name, epsilon(labels), draws, int(roles["n"]), note)
 
 
 def _recruitment(tables: Tables) -> list[dict[str, Any]]:
@@ -287,7 +316,9 @@ def _forecast(tables: Tables) -> list[dict[str, Any]]:
     ):
         if name in table.index:
             null = table.loc[name]
-            outside = main["auc"] > null["high"] if name == "label permutation" else main["low"] > null["auc"]
+            paired = f"{null['gain_low']:.2f} to {null['gain_high']:.2f}"
+            gain = "" if name == "label permutation" else f", paired 95 % interval of the gain {paired}"
+            outside = main["auc"] > null["high"] if name == "label permutation" else null["gain_low"] > 0
             values = (
                 label,
                 main["auc"],
@@ -297,36 +328,36 @@ def _forecast(tables: Tables) -> list[dict[str, Any]]:
                 float("nan"),
                 n,
                 "beyond" if outside else "within",
-                f"{note}; null: {name}",
+                f"{note}; null: {name}{gain}",
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     return rows
 
 
-def _direction(tables: Tables) -> list[dict[str, Any]]:
+def _direction(tables: Tables, own_level: str) -> dict[str, Any]:
+    name = "function comes before direction (S_fun - S_dir)"
     table = tables["direction"].dropna(subset=["s_fun", "s_dir"])
-    early = table[table["step"] < table["step"].max()]
-    early = early[early["n"] >= 10]
+    early = table[(table["step"] < table["step"].max()) & (table["n"] >= 10)]
     if early.empty:
-        return [
-            untestable(
-                "function comes before direction",
-                float("nan"),
-                0,
-                "fewer than ten lineages reach the end from an earlier step",
-            )
-        ]
+        return untestable(name, float("nan"), 0, "fewer than ten lineages reach the end from an earlier step")
     row = early.iloc[0]
+    noise = tables["direction_noise"].set_index("level")
+    level = own_level if own_level in noise.index else "data"
+    null = float(noise.loc[level, "s_fun"] - noise.loc[level, "s_dir"])
+    low = float(row["s_fun_low"] - row["s_dir_high"])
     note = (
-        f"S_fun {row['s_fun']:.2f} [{row['s_fun_low']:.2f}, {row['s_fun_high']:.2f}], S_dir "
-        f"{row['s_dir']:.2f} [{row['s_dir_low']:.2f}, {row['s_dir_high']:.2f}] at step {int(row['step'])}; "
-        "null: partners shuffled within a layer. Only surviving lineages enter, and they were selected on S_fun"
+        f"at step {int(row['step'])}: S_fun {row['s_fun']:.2f} [{row['s_fun_low']:.2f}, {row['s_fun_high']:.2f}], "
+        f"S_dir {row['s_dir']:.2f} [{row['s_dir_low']:.2f}, {row['s_dir_high']:.2f}]; shuffled partners "
+        f"{row['null_fun']:.2f} and {row['null_dir']:.2f}; null: two trainings of the last checkpoint's SAEs ({level} "
+        "noise), which select on function as lineages do"
     )
-    outside = row["s_fun_low"] - row["s_dir_high"] > row["null_fun"] - row["null_dir"]
-    result = untestable(
-        "function comes before direction (S_fun - S_dir)", float(row["s_fun"] - row["s_dir"]), int(row["n"]), note
-    )
-    return [result | {"null": float(row["null_fun"] - row["null_dir"]), "verdict": "beyond" if outside else "within"}]
+    if not np.isfinite(null):
+        return untestable(name, float(row["s_fun"] - row["s_dir"]), int(row["n"]), note)
+    verdict = "beyond" if low > null else "within"
+    return untestable(name, float(row["s_fun"] - row["s_dir"]), int(row["n"]), note) | {
+        "null": null,
+        "verdict": verdict,
+    }
 
 
 def _entropy(tables: Tables) -> dict[str, Any]:
@@ -350,6 +381,9 @@ def _entropy(tables: Tables) -> dict[str, Any]:
 def _content(tables: Tables) -> list[dict[str, Any]]:
     table = tables["content"]
     rows = []
+    if not len(table):
+        name = "carriers of one content class bear more than sets of equal mass of the other"
+        rows.append(untestable(name, float("nan"), 0, "no carriers, or no tokenizer to read the vocabulary with"))
     for record in table.to_dict("records") if len(table) else []:
         name = f"{record['content']} carriers bear more than sets of equal mass of the other class"
         n = int(record["n_carriers"])

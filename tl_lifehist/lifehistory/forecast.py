@@ -95,7 +95,8 @@ class Forecast:
         n: features alive at the onset, one a lineage.
         n_positive: those whose lineage becomes a carrier.
         onset: the checkpoint the measurements are from.
-        baselines: one row a baseline, with the columns of `to_dataframe`.
+        baselines: one row a baseline, with the columns of `to_dataframe`; gain_low and gain_high bound our AUC minus
+            the baseline's (paired).
         reason: why the figures are NaN; None when they are not.
         table: one row a lineage: hook_name, feature, lineage, label, score (mean out-of-fold probability).
     """
@@ -210,14 +211,13 @@ def predict_carriers(
         score, model = _out_of_fold(predictors, labels, n_repeats, seed), _classifier().fit(predictors, labels)
         own = _figures(labels, score, seed)
         for name, columns in _baselines(saes is not None).items():
-            rows.append(
-                (name, _figures(labels, _out_of_fold(table[columns].to_numpy(), labels, n_repeats, seed), seed))
-            )
+            other = _out_of_fold(table[columns].to_numpy(), labels, n_repeats, seed)
+            rows.append((name, {**_figures(labels, other, seed), **_gain(labels, score, other, seed)}))
         rows.append(("label permutation", _permuted(predictors, labels, n_permutations, seed)))
         rows.append(("leave one layer out", _figures(labels, _left_out(table, labels), seed)))
     baselines = pd.DataFrame(
         [{"predictor": name, **row, "n": len(labels), "n_positive": int(labels.sum())} for name, row in rows],
-        columns=["predictor", *COLUMNS, "n", "n_positive"],
+        columns=["predictor", *COLUMNS, "gain_low", "gain_high", "n", "n_positive"],
     )
     return Forecast(
         auc=own["auc"],
@@ -317,6 +317,18 @@ def _figures(labels: Bools, score: Floats, seed: int | None) -> dict[str, float]
         "recall_at_k": precision,
         "recall_top_decile": precision_at(labels, score, tenth) * tenth / k,
     }
+
+
+def _gain(labels: Bools, score: Floats, other: Floats, seed: int) -> dict[str, float]:
+    """95 % interval of our AUC minus the baseline's, resampling lineages for both at once."""
+    generator = np.random.default_rng(seed)
+    ours, theirs = (np.unique(s, return_inverse=True)[1] for s in (score, other))
+    draws = np.zeros(N_BOOTSTRAP)
+    for draw in range(N_BOOTSTRAP):
+        weight = np.bincount(generator.integers(0, len(score), len(score)), minlength=len(score)).astype(float)
+        draws[draw] = _auc(labels, ours, weight) - _auc(labels, theirs, weight)
+    low, high = interval(draws)
+    return {"gain_low": low, "gain_high": high}
 
 
 def _permuted(x: Floats, labels: Bools, n_permutations: int, seed: int) -> dict[str, float]:

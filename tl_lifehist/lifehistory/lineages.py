@@ -235,6 +235,8 @@ def trace_lineages(
     Raises:
         InputError: fewer than two checkpoints, a missing profile, or profiles over different rows.
     """
+    if max_gap not in (0, 1):
+        raise InputError(f"max_gap={max_gap} is not offered: 1 links over one missing checkpoint, 0 does not.")
     steps, hook_names = axes_of(profiles)
     matches: dict[tuple[int, int, str], FeatureMatch] = {}
     for hook_name in hook_names:
@@ -299,5 +301,6 @@ def chain(
                 else:
                     number[step, feature], value = number[before[0], before[1]], before[2]
                 rows.append((number[step, feature], hook_name, step, feature, value))
-    table = pd.DataFrame(rows, columns=COLUMNS).sort_values(["lineage", "step"], ignore_index=True)
+    types = {"lineage": np.int64, "hook_name": object, "step": np.int64, "feature": np.int64, "similarity": np.float64}
+    table = pd.DataFrame(rows, columns=COLUMNS).astype(types).sort_values(["lineage", "step"], ignore_index=True)
     return Lineages(table, tuple(steps), tuple(hook_names), dict(alive), min_similarity)

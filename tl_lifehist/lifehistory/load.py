@@ -19,7 +19,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.containment import feature_roles
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
-from tl_lifehist.metrics import interval, standardised_difference
+from tl_lifehist.metrics import bootstrap_mean, interval, standardised_difference
 from tl_lifehist.models import Hook, HookedModel
 from tl_lifehist.tokens import TokenSet
 
@@ -28,6 +28,7 @@ KINDS = ("count", "rate", "mass")
 N_NEAREST = 10
 CALIPER = 0.25  # decades
 MAX_UNMATCHED = 0.10
+MAX_SMD = 0.25  # of the matched quantity (ours): beyond it the controls are no equals
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,7 @@ class LoadBearing:
 
     Attributes:
         delta_ce: mean cross-entropy without the carriers minus with them, nats (D18).
+        delta_ce_interval: its 95 % interval over documents (C12).
         base_ce: mean cross-entropy of the bare model, nats.
         controls: one row a draw: kind, draw, delta_ce (of the control set), delta_ce_carriers (of the carriers that
             this draw is compared with: all of them, or a random subset where the controls are too few).
@@ -51,6 +53,7 @@ class LoadBearing:
     """
 
     delta_ce: float
+    delta_ce_interval: tuple[float, float]
     base_ce: float
     controls: pd.DataFrame
     balance: pd.DataFrame
@@ -89,8 +92,12 @@ def draw_controls(
             nearest in the logarithm within 0.25 decades.
         among: candidates by hook point; all alive non-carriers by default.
 
-    Where carriers outnumber the candidates at a hook point, each draw takes a random half of the candidates' number
-    from both sides. A carrier without an equal is left out of that draw on both sides and counted as unmatched.
+    Where carriers are more than half as many as the candidates at a hook point, each draw takes a random half of the
+    candidates' number from both sides (ours). A carrier without an equal is left out of that draw on both sides and
+    counted as unmatched, as a share of those tried.
+
+    How it can mislead: control sets of one pool overlap, so their spread, and p with it, is too small when the pool is
+    only a few times the carriers.
     """
     rng = np.random.default_rng(seed)
     pools: dict[str, NDArray[np.int64]] = {}
@@ -98,19 +105,23 @@ def draw_controls(
         alive = np.flatnonzero(profiles[name].alive(min_rate=min_rate, min_count=min_count))
         pool = alive if among is None else np.intersect1d(alive, np.asarray(among.get(name, []), dtype=np.int64))
         pools[name] = np.setdiff1d(pool, np.asarray(chosen, dtype=np.int64))
-    total = sum(len(c) for c in carriers.values())
     draws = []
     for draw in range(n_draws):
         controls: Chosen = {}
         against: Chosen = {}
-        unmatched, subset = 0, False
+        unmatched, tried, subset = 0, 0, False
         for name, chosen in carriers.items():
             wanted = np.asarray(chosen, dtype=np.int64)
             pool = pools[name]
-            if len(wanted) > len(pool):
+            if len(pool) == 0:
+                unmatched, tried = unmatched + len(wanted), tried + len(wanted)
+                controls[name], against[name] = [], []
+                continue
+            if 2 * len(wanted) > len(pool):
+                # draws of nearly the whole pool would hardly differ, and a null without spread rejects anything
                 subset = True
-                unmatched += len(wanted) if len(pool) == 0 else 0
                 wanted = np.sort(rng.permutation(wanted)[: -(-len(pool) // 2)])
+            tried += len(wanted)
             if kind == "count":
                 picked = rng.permutation(pool)[: len(wanted)]
                 kept = wanted
@@ -121,7 +132,7 @@ def draw_controls(
                 kept, picked = _nearest_draw(value, wanted, pool, rng)
                 unmatched += len(wanted) - len(kept)
             controls[name], against[name] = sorted(picked.tolist()), sorted(kept.tolist())
-        draws.append(ControlDraw(kind, draw, controls, against, unmatched / max(total, 1), subset))
+        draws.append(ControlDraw(kind, draw, controls, against, unmatched / max(tried, 1), subset))
     return draws
 
 
@@ -204,35 +215,43 @@ def load_bearing(
     base = scored_losses(model, tokens, batch_size=batch_size)
     known: dict[str, float] = {}
 
+    def change(chosen: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
+        ablation = FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)
+        start = base
+        if ablation.baseline is not None:
+            start = scored_losses(model, tokens, ablation.baseline, batch_size=batch_size)
+        return scored_losses(model, tokens, ablation, batch_size=batch_size) - start
+
     def cost(chosen: Chosen) -> float:
         key = repr(sorted(chosen.items()))
         if key not in known:
-            ablation = FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)
-            start = (
-                base
-                if ablation.baseline is None
-                else scored_losses(model, tokens, ablation.baseline, batch_size=batch_size)
-            )
-            known[key] = float((scored_losses(model, tokens, ablation, batch_size=batch_size) - start).mean())
+            known[key] = float(change(chosen).mean())
         return known[key]
 
     whole = {name: sorted(int(f) for f in chosen) for name, chosen in carriers.items()}
-    observed = cost(whole)
+    joint = change(whole)
+    observed = known[repr(sorted(whole.items()))] = float(joint.mean())
+    assert tokens.documents is not None
+    documents = tokens.documents[tokens.scored].numpy()
     rows, balance = [], []
     for i, (label, kind, candidates) in enumerate(plan):
         draws = draw_controls(profiles, carriers, kind=kind, n_draws=n_draws, seed=seed + 1000 * i, among=candidates)
         unmatched = float(np.mean([d.unmatched_share for d in draws])) if draws else 0.0
-        testable = unmatched <= MAX_UNMATCHED and any(any(c) for d in draws for c in d.controls.values())
+        gaps = balance_of(draws, profiles)
+        matched = {"rate": "smd_log_rate", "mass": "smd_log_mass"}.get(kind)
+        level = matched is None or abs(gaps[matched]) <= MAX_SMD
+        testable = unmatched <= MAX_UNMATCHED and level and any(any(c) for d in draws for c in d.controls.values())
         kind_rows = []
         for draw in draws if testable else []:
             kind_rows.append((label, draw.draw, cost(draw.controls), cost(draw.carriers)))
             if progress is not None:
                 progress(1)
         rows += kind_rows
-        balance.append(_verdict(label, draws, kind_rows, unmatched, profiles))
+        balance.append(_verdict(label, draws, kind_rows, unmatched, gaps))
     table = pd.DataFrame(balance)
     return LoadBearing(
         delta_ce=observed,
+        delta_ce_interval=bootstrap_mean(joint, documents, seed=seed),
         base_ce=float(base.mean()),
         controls=pd.DataFrame(rows, columns=["kind", "draw", "delta_ce", "delta_ce_carriers"]),
         balance=table,
@@ -252,15 +271,8 @@ def with_role(graph: nx.DiGraph, role: str) -> Chosen:
     return chosen
 
 
-def _verdict(
-    kind: str,
-    draws: Sequence[ControlDraw],
-    rows: Sequence[tuple[str, int, float, float]],
-    unmatched: float,
-    profiles: Mapping[str, FeatureProfiles],
-) -> dict[str, Any]:
-    control = np.array([row[2] for row in rows])
-    against = np.array([row[3] for row in rows])
+def balance_of(draws: Sequence[ControlDraw], profiles: Mapping[str, FeatureProfiles]) -> dict[str, float]:
+    """Standardised mean differences of log rate and log mass over all draws, carriers minus controls."""
     gaps = {}
     for name, attribute in (("smd_log_rate", "firing_rate"), ("smd_log_mass", "mass")):
         sides = [
@@ -275,6 +287,18 @@ def _verdict(
             for side in (lambda d: d.carriers, lambda d: d.controls)
         ]
         gaps[name] = standardised_difference(*sides) if all(len(s) for s in sides) else float("nan")
+    return gaps
+
+
+def _verdict(
+    kind: str,
+    draws: Sequence[ControlDraw],
+    rows: Sequence[tuple[str, int, float, float]],
+    unmatched: float,
+    gaps: Mapping[str, float],
+) -> dict[str, Any]:
+    control = np.array([row[2] for row in rows])
+    against = np.array([row[3] for row in rows])
     if len(rows):
         p = float((1 + (control >= against).sum()) / (len(rows) + 1))
         low, high = interval(control)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components, min_weight_full_bipartite_matching
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles, column_of
 
 MIN_SIMILARITY = 0.5
 _BLOCK = 512  # features of one side multiplied at a time: bounds the memory of the overlap matrix
+_PAIRS = 2048  # candidate pairs computed in full at a time
+_TAIL = 0.7  # share of the threshold that a feature's small codes may account for
+_SLACK = 1 - 1e-3  # the first product is in float32: what its rounding could hide is computed in full
 _DENSE = 1 << 20  # entries above which a component is assigned sparsely
 
 Ints = NDArray[np.integer]
@@ -92,39 +97,67 @@ def match_features(
 def similarities(
     a: FeatureProfiles, b: FeatureProfiles, features_a: Ints, features_b: Ints, *, min_similarity: float
 ) -> sp.csr_array:
-    """Pearson of the chosen features, keeping entries of at least `min_similarity` (> 0): sparse `[a, b]`.
+    """Pearson of the chosen features, keeping entries of at least `min_similarity` (> 0): sparse `[a, b]`, exact.
 
     Pairs that never fire together correlate at most 0, so a sparse product of the codes holds every entry that can
-    pass. It is made in blocks and thinned at once: memory follows the pairs kept.
+    pass. Two steps keep it small. First the product is taken with each feature's large codes only: the small ones,
+    together less than `min_similarity` of its standard deviation, can add at most what the Cauchy-Schwarz inequality
+    allows, so a pair that stays under the rest of the threshold cannot pass. Then the few pairs that are left are
+    computed in full. Blocks bound the memory and share the threads that torch may use.
     """
-    kept = []
-    for block, pearson in _pearson_blocks(a, b, features_a, features_b):
-        passed = pearson.data >= min_similarity
-        rows = np.repeat(np.arange(len(block)), np.diff(pearson.indptr))[passed]
-        entries = (np.minimum(pearson.data[passed], 1.0), (rows, pearson.indices[passed]))
-        kept.append(sp.csr_array(entries, shape=pearson.shape))
-    if not kept:
-        return sp.csr_array((len(features_a), len(features_b)), dtype=np.float64)
-    return sp.csr_array(sp.vstack(kept, format="csr"))
-
-
-def _pearson_blocks(
-    a: FeatureProfiles, b: FeatureProfiles, features_a: Ints, features_b: Ints
-) -> Iterator[tuple[Ints, sp.csr_array]]:
     n = a.n_rows
     mean_a, scale_a = _moments(a, features_a)
     mean_b, scale_b = _moments(b, features_b)
+    head, dropped = _large_codes(a.acts[:, features_a], _TAIL * min_similarity * scale_a)
+    head_sum = np.bincount(column_of(head), weights=head.data, minlength=len(features_a))
+    least = min_similarity * scale_a - dropped
     right = sp.csr_array(b.acts[:, features_b])
-    for start in range(0, len(features_a), _BLOCK):
-        block = features_a[start : start + _BLOCK]
-        left = a.acts[:, block].T.astype(np.float64)  # the product accumulates in float64: 1e-5 over a million rows
-        product = sp.csr_array(left @ right)
-        row = np.repeat(np.arange(len(block)), np.diff(product.indptr))
-        expected = n * mean_a[start + row] * mean_b[product.indices]
-        scale = scale_a[start + row] * scale_b[product.indices]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            product.data = np.where(scale > 0, (product.data - expected) / scale, 0.0)
-        yield block, product
+
+    def candidates(start: int) -> tuple[Ints, Ints]:
+        product = sp.csr_array(head[:, start : start + _BLOCK].T @ right)
+        row = start + np.repeat(np.arange(product.shape[0]), np.diff(product.indptr))
+        needed = least[row] * scale_b[product.indices] + head_sum[row] * mean_b[product.indices]
+        kept = (product.data >= needed * _SLACK) & (needed > 0)
+        return row[kept], product.indices[kept].astype(np.int64)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        found = list(pool.map(candidates, range(0, len(features_a), _BLOCK)))
+    row = np.concatenate([part[0] for part in found]) if found else np.zeros(0, dtype=np.int64)
+    column = np.concatenate([part[1] for part in found]) if found else np.zeros(0, dtype=np.int64)
+    scale = scale_a[row] * scale_b[column]
+    value = _dot_products(a, b, features_a[row], features_b[column]) - n * mean_a[row] * mean_b[column]
+    pearson = np.divide(value, scale, out=np.zeros(len(row)), where=scale > 0)
+    passed = pearson >= min_similarity
+    entries = (np.minimum(pearson[passed], 1.0), (row[passed], column[passed]))
+    return sp.csr_array(entries, shape=(len(features_a), len(features_b)))
+
+
+def _large_codes(codes: sp.csc_array, budget: NDArray[np.float64]) -> tuple[sp.csc_array, NDArray[np.float64]]:
+    """Leave out each column's smallest codes as long as their norm stays within `budget`; also the norm left out."""
+    keep = np.ones(codes.nnz, dtype=bool)
+    dropped = np.zeros(codes.shape[1])
+    for i, (start, end) in enumerate(pairwise(codes.indptr.tolist())):
+        ordered = np.sort(codes.data[start:end])
+        energy = np.cumsum(ordered.astype(np.float64) ** 2)
+        count = int(np.searchsorted(energy, budget[i] ** 2, side="right"))
+        if count:
+            keep[start:end] = codes.data[start:end] > ordered[count - 1]  # ties are all left out: within what follows
+            left_out = codes.data[start:end][~keep[start:end]].astype(np.float64)
+            dropped[i] = np.sqrt((left_out**2).sum())
+            if dropped[i] > budget[i]:  # the ties went over it
+                keep[start:end], dropped[i] = True, 0.0
+    kept = np.concatenate([[0], np.cumsum(keep)])[codes.indptr]
+    return sp.csc_array((codes.data[keep], codes.indices[keep], kept), shape=codes.shape), dropped
+
+
+def _dot_products(a: FeatureProfiles, b: FeatureProfiles, features_a: Ints, features_b: Ints) -> NDArray[np.float64]:
+    """Sum over rows of code times code for each listed pair, in float64."""
+    parts = [np.zeros(0)]
+    for start in range(0, len(features_a), _PAIRS):
+        chosen = slice(start, start + _PAIRS)
+        left, right = a.acts[:, features_a[chosen]].astype(np.float64), b.acts[:, features_b[chosen]]
+        parts.append(np.asarray(left.multiply(right).sum(axis=0)).ravel())
+    return np.concatenate(parts)
 
 
 def _moments(profile: FeatureProfiles, features: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

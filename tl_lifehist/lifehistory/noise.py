@@ -108,9 +108,10 @@ def frozen_null(
     """Carriers expected if the model never changed and only the SAEs were trained anew at each checkpoint (C1).
 
     A feature slot that holds a feature re-matched with probability q keeps its lineage over a transition with
-    probability q; otherwise a new lineage starts in it. q is drawn for each feature from its own re-match counts
-    (Beta with half a count added on each side), and features are resampled, so the interval holds both their spread
-    and the small number of trainings. One common rate would understate it: the stable features stay stable.
+    probability q; otherwise a new lineage starts in it. q is drawn for each feature from its own re-match counts with a
+    Beta prior fitted to those of its hook point (beta-binomial moments), and features are resampled, so the interval
+    holds both their spread and the small number of trainings. One common rate would understate the number: the stable
+    features stay stable. A flat prior would too: three matches out of three do not say that the fourth fails.
 
     Args:
         frequencies: `{hook_name: [feature, replicate]}` from `rematch_frequencies`, three or more trainings in all.
@@ -120,19 +121,29 @@ def frozen_null(
     How it can mislead: q is estimated at one checkpoint, and SAEs of an untrained model are noisier or less noisy.
     """
     if any(f.shape[1] < 2 for f in frequencies.values()):
-        raise InputError("The frozen null needs at least two further trainings at its checkpoint: raise n_frozen.")
+        raise InputError("The frozen null needs at least two further trainings of one checkpoint: give more.")
     rng = np.random.default_rng(seed)
     draws = np.zeros(n_draws, dtype=np.int64)
     for matched in frequencies.values():
         hits, tries = matched.sum(axis=1), matched.shape[1]
+        alpha, beta = beta_prior(hits, tries)
         for draw in range(n_draws):
             picked = rng.integers(0, len(hits), len(hits)) if len(hits) else np.zeros(0, dtype=np.int64)
-            q = rng.beta(hits[picked] + 0.5, tries - hits[picked] + 0.5)
+            q = rng.beta(hits[picked] + alpha, tries - hits[picked] + beta)
             kept = rng.random((len(q), n_snapshots - 1)) < q[:, None]
             # the lineage alive at the end is as old as the run of kept transitions that ends there
             trailing = np.cumprod(kept[:, ::-1], axis=1).sum(axis=1) + 1
             draws[draw] += int((trailing >= min_snapshots).sum())
     return CarrierNull(draws)
+
+
+def beta_prior(hits: NDArray[np.float64], tries: int) -> tuple[float, float]:
+    """Parameters of the Beta distribution whose binomial counts have the mean and variance of these."""
+    mean = float(np.clip((hits.sum() + 0.5) / (len(hits) * tries + 1), 1e-6, 1 - 1e-6))
+    excess = np.var(hits / tries) * tries / (mean * (1 - mean)) - 1 if len(hits) else 0.0
+    overlap = float(np.clip(excess / (tries - 1), 1e-3, 0.99))  # correlation of two trainings' matches
+    strength = 1 / overlap - 1
+    return mean * strength, (1 - mean) * strength
 
 
 def unrelated_null(

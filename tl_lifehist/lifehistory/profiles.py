@@ -103,7 +103,7 @@ class FeatureProfiles:
     def code_sum(self) -> Floats:
         """Sum of each feature's codes."""
         # in float64 throughout: a sparse sum keeps float32 inside, and a constant profile would get a variance
-        return np.bincount(_columns(self.acts), weights=self.acts.data, minlength=self.n_features).astype(np.float64)
+        return np.bincount(column_of(self.acts), weights=self.acts.data, minlength=self.n_features).astype(np.float64)
 
     @property
     def norm(self) -> Floats:
@@ -151,7 +151,9 @@ class FeatureProfiles:
     def by_token(self) -> sp.csc_array:
         """Each feature's code summed by vocabulary id, `[id, feature]`."""
         ids = self._tokens()
-        gather = sp.csr_array((np.ones(len(ids)), (ids, np.arange(len(ids)))), shape=(int(ids.max()) + 1, len(ids)))
+        gather = sp.csr_array(
+            (np.ones(len(ids)), (ids, np.arange(len(ids)))), shape=(int(ids.max(initial=-1)) + 1, len(ids))
+        )
         return sp.csc_array(gather @ self.acts)
 
     def top_token_share(self) -> Floats:
@@ -180,13 +182,13 @@ class FeatureProfiles:
         return FeatureProfiles(self.step, self.hook_name, acts, self.residual_norm, ids, documents, self.decoder_norm)
 
 
-def _columns(matrix: sp.csc_array) -> NDArray[np.integer]:
+def column_of(matrix: sp.csc_array) -> NDArray[np.integer]:
     """The column of each stored entry."""
     return np.repeat(np.arange(matrix.shape[1]), np.diff(matrix.indptr))
 
 
 def _column_entropy(matrix: sp.csc_array, scale: float) -> Floats:
-    column = _columns(matrix)
+    column = column_of(matrix)
     data = matrix.data.astype(np.float64)
     total = np.bincount(column, weights=data, minlength=matrix.shape[1])
     # -sum q log q with q = a / total is log(total) - sum(a log a) / total, which needs one pass
@@ -235,7 +237,11 @@ def profile_saes(
 
 
 def _sparse_codes(sae: Dictionary, rows: torch.Tensor) -> sp.csr_array:
-    codes = sae.encode(rows.to(sae.W_dec.dtype).to(sae.W_dec.device))
+    codes = sae.encode(rows.to(sae.W_dec))
+    if not bool(torch.isfinite(codes).all()):
+        raise NonFiniteActivations(
+            "An SAE gives NaN or infinite codes for finite activations: train it again, with a lower lr."
+        )
     row, feature = (codes.abs() > FIRING_THRESHOLD).nonzero(as_tuple=True)
     data = codes[row, feature].float().cpu().numpy()
     return sp.csr_array((data, (row.cpu().numpy(), feature.cpu().numpy())), shape=tuple(codes.shape))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,15 @@ from tl_lifehist.runs import Executor, Run, RunFolder, Unit, limited_threads, sa
 from tl_lifehist.tokens import TokenSet
 
 N_FROZEN = 3  # further trainings at one checkpoint, for the frozen null
+SIZES = {  # parts of the study that are samples even when nothing is reduced (ours); kept in study.json
+    "singles_per_role": 15,
+    "single_carriers": 60,
+    "contexts": 5,
+    "content_draws": 19,
+    "regression_sets": 60,
+    "forecast_permutations": 200,
+    "unrelated_draws": 3,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +141,7 @@ class LifeHistoryStudy:
             "n_draws": self.n_draws,
             "load_tokens": self.load_tokens,
             "n_frozen": N_FROZEN,
+            **SIZES,
             "train": token_fingerprint(self.train),
             "test": token_fingerprint(self.test),
             "train_positions": self.train.n_valid,
@@ -173,6 +184,7 @@ class LifeHistoryStudy:
         folder = RunFolder(out)
         with folder.held(self.description(threads)), limited_threads(threads):
             root = str(folder.path)
+            shutil.rmtree(folder.unit("check"), ignore_errors=True)  # weights may have changed since the run began
 
             def compute(title: str, units: list[Unit]) -> None:
                 folder.run(units, threads=threads, executor=executor, title=title, progress=progress)
@@ -203,7 +215,14 @@ class LifeHistoryStudy:
             step: json.loads((folder.unit(f"check/step{step}") / "fingerprint.json").read_text())
             for step in self.series.steps
         }
-        folder.write_study({**folder.study(), "fingerprints": {str(step): groups for step, groups in prints.items()}})
+        study, found = folder.study(), {str(step): groups for step, groups in prints.items()}
+        changed = [step for step, groups in study.get("fingerprints", found).items() if found.get(step) != groups]
+        if changed:
+            raise InputError(
+                f"The weights at step {', '.join(changed)} are not those that {folder.path} was begun with: "
+                "give another folder, or bring the checkpoints back."
+            )
+        folder.write_study({**study, "fingerprints": found})
         report = compare_fingerprints(prints)
         if report.duplicates and not self.allow_duplicates:
             raise InputError(
@@ -215,8 +234,8 @@ class LifeHistoryStudy:
 def token_fingerprint(tokens: TokenSet) -> str:
     """A hash of ids and masks, so that a run folder knows its text."""
     digest = hashlib.sha256()
-    for tensor in (tokens.ids, tokens.valid, tokens.labels):
-        digest.update(tensor.numpy().tobytes())
+    for tensor in (tokens.ids, tokens.valid, tokens.labels, tokens.attention_mask, tokens.documents):
+        digest.update(b"none" if tensor is None else tensor.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

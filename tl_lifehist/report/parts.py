@@ -33,7 +33,10 @@ LIMITS = (
     "counts.",
     "What lies in the reconstruction error, or fires too rarely to count as alive, is in none of these tables.",
     "A containment edge says that one feature fires where another fires, not that one causes or precedes the other.",
-    "Intervals resample documents of one training run. Nothing here says what another seed of the model would show.",
+    (
+        "Intervals are of one training run: over documents for the joint load, over lineages or features "
+        "elsewhere. Nothing here says what another seed of the model would show."
+    ),
 )
 
 

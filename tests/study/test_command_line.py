@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from tl_lifehist.cli import app
+
+RUNNER = CliRunner()
+
+
+def test_help_comes_at_once_and_imports_nothing_heavy():
+    code = (
+        "import sys, tl_lifehist.cli as c; sys.exit(any(m in sys.modules for m in ('torch', "
+        "'transformer_lens', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"])
+    bare = time.perf_counter() - started
+    started = time.perf_counter()
+    shown = subprocess.run([sys.executable, "-m", "tl_lifehist.cli", "--help"], capture_output=True, text=True)
+    assert time.perf_counter() - started < bare + 3  # half a second on a quiet machine
+    assert "life-history" in shown.stdout
+
+
+def test_a_study_from_the_command_line(tmp_path):
+    texts = tmp_path / "texts.jsonl"
+    from tl_lifehist.checkpoints.pocket import pocket_texts
+
+    texts.write_text("".join(json.dumps({"text": text}) + "\n" for _, text in pocket_texts("test")))
+    arguments = [
+        "life-history", "--steps", "0,4096", "--layers", "1", "--texts", str(texts), "--out", str(tmp_path / "run"),
+        (
+            "--d-sae", "32", "--k", "4", "--training-tokens", "2000", "--draws", "3", "--load-tokens", "
+            ""200", "--workers", "0", "--quiet"
+        ),
+    ]  # fmt: skip
+    shown = RUNNER.invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "persistent carriers" in shown.output
+    assert "about 40x" in shown.output
+    assert (tmp_path / "run" / "report.html").exists()
+    again = RUNNER.invoke(app, ["report", str(tmp_path / "run")])
+    assert again.output.strip().endswith("report.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "0,7"], "no step 7"),
+        (["--steps", "zero"], "--steps takes whole numbers"),
+        (["--layers", "9"], "no hook point 'blocks.9.hook_resid_post'"),
+        (["--texts", "nowhere.txt"], "no text file nowhere.txt"),
+        (["--init", "warm"], "init='warm' is unknown"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_status_2(tmp_path, arguments: list[str], message: str):
+    shown = RUNNER.invoke(app, ["life-history", "--out", str(tmp_path / "run"), "--workers", "0", "--quiet",
+    *arguments])
+    assert shown.exit_code == 2
+    assert message in shown.output.replace("\n", " ")
+    assert "Traceback" not in shown.output
