@@ -266,3 +266,7 @@ def _finish(run: Run, out: Path) -> None:
 
 def _short(value: Any) -> str:
     return "-" if value != value else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    app()

@@ -33,13 +33,9 @@ def test_a_study_from_the_command_line(tmp_path):
     from tl_lifehist.checkpoints.pocket import pocket_texts
 
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for _, text in pocket_texts("test")))
-    arguments = [
-        "life-history", "--steps", "0,4096", "--layers", "1", "--texts", str(texts), "--out", str(tmp_path / "run"),
-        (
-            "--d-sae", "32", "--k", "4", "--training-tokens", "2000", "--draws", "3", "--load-tokens", "
-            ""200", "--workers", "0", "--quiet"
-        ),
-    ]  # fmt: skip
+    sizes = "--d-sae 32 --k 4 --training-tokens 2000 --draws 3 --load-tokens 200 --workers 0 --quiet"
+    where = ["--texts", str(texts), "--out", str(tmp_path / "run")]
+    arguments = ["life-history", "--steps", "0,4096", "--layers", "1", *where, *sizes.split()]
     shown = RUNNER.invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "persistent carriers" in shown.output
@@ -60,8 +56,9 @@ def test_a_study_from_the_command_line(tmp_path):
     ],
 )
 def test_mistakes_are_one_sentence_and_status_2(tmp_path, arguments: list[str], message: str):
-    shown = RUNNER.invoke(app, ["life-history", "--out", str(tmp_path / "run"), "--workers", "0", "--quiet",
-    *arguments])
+    shown = RUNNER.invoke(
+        app, ["life-history", "--out", str(tmp_path / "run"), "--workers", "0", "--quiet", *arguments]
+    )
     assert shown.exit_code == 2
     assert message in shown.output.replace("\n", " ")
     assert "Traceback" not in shown.output

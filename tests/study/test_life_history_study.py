@@ -192,18 +192,22 @@ def test_without_carriers_or_a_tokenizer_the_study_ends_and_says_so(tmp_path, po
     run = small_study(series=series, training_tokens=1500, init=init).run(tmp_path / "run")
     claims = run.claims.set_index("claim")
     assert len(run.table("carriers")) == 0
-    for start in ("persistent carriers exceed", "carriers are there early", "the cost of a single", "carriers of one
-    content"):
+    starts = (
+        "persistent carriers exceed",
+        "carriers are there early",
+        "the cost of a single",
+        "carriers of one content",
+    )
+    for start in starts:
         rows = claims[claims.index.str.startswith(start)]
         assert len(rows) == 1
         assert rows["verdict"].iloc[0] in ("not testable", "within")
     assert "<html" in (run.path / "report.html").read_text()
 
 
-def empty(carriers: lh.Carriers) -> lh.Carriers:
-    share = dict.fromkeys(carriers.share_of_alive, 0.0)
-    return lh.Carriers(carriers.lineages[:0], carriers.min_snapshots, share, carriers._table.iloc[:0],
-    carriers._hook_names)
+def empty(found: lh.Carriers) -> lh.Carriers:
+    share = dict.fromkeys(found.share_of_alive, 0.0)
+    return lh.Carriers(found.lineages[:0], found.min_snapshots, share, found._table.iloc[:0], found._hook_names)
 
 
 def test_runs_are_loaded_and_compared(finished):
