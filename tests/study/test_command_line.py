@@ -48,7 +48,7 @@ def test_a_study_from_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "0,7"], "no step 7"),
+        (["--steps", "0,7"], "no checkpoint of step 7"),
         (["--steps", "zero"], "--steps takes whole numbers"),
         (["--layers", "9"], "no hook point 'blocks.9.hook_resid_post'"),
         (["--texts", "nowhere.txt"], "no text file nowhere.txt"),

@@ -151,6 +151,7 @@ def noise_controls(folder: Path, root: str, study: LifeHistoryStudy) -> None:
         for i, c in enumerate(null.draws)
     ]
     pd.DataFrame(rows, columns=["null", "draw", "carriers"]).to_parquet(folder / "nulls.parquet", index=False)
+    direction_noise(work, replicates).to_parquet(folder / "direction_noise.parquet", index=False)
     stable = noise.seed_stable(
         work.final, [r for (s, name), r in replicates.items() if s == work.last and name.startswith("init")]
     )
