@@ -132,7 +132,7 @@ def report(run: Annotated[Path, typer.Argument(help="A finished run folder.")]) 
     with _clear_errors():
         import tl_lifehist as lh
 
-        typer.echo(lh.write_report(run))
+        typer.echo(lh.write_report(lh.load_run(run).path))
 
 
 class _clear_errors:
@@ -162,11 +162,16 @@ def _numbers(text: str, option: str) -> list[int]:
 
 def _series(model: str, steps: list[int]) -> CheckpointSeries:
     from tl_lifehist.checkpoints.series import CheckpointSeries
+    from tl_lifehist.errors import InputError
 
     if model == "pocket":
         series = CheckpointSeries.pocket()
     elif Path(model).is_dir():
         series = CheckpointSeries.from_directory(model)
+    elif model.count("/") != 1 or model[0] in "./~":
+        raise InputError(
+            f"There is no folder {model!r}. A hub repository is written owner/name, for example EleutherAI/pythia-160m."
+        )
     else:
         return CheckpointSeries.from_hub(model, steps=steps or None)
     return series.subset(steps) if steps else series

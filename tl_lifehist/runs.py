@@ -158,17 +158,24 @@ class RunFolder:
         for package in VERSIONED:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[package] = importlib.metadata.version(package)
+        wanted["versions"] = versions
         if (self.path / "study.json").exists():
             known = self.study()
-            wanted["versions"] = versions
             differing = [key for key, value in wanted.items() if known.get(key) != value]
-            if differing:
+            if "config" in differing:
+                before, now = known.get("config", {}), wanted["config"]
+                differing += [f"config.{key}" for key in now if before.get(key) != now[key]]
+                differing.remove("config")
+            begun = any(p.name != "check" and not p.name.startswith(".") for p in (self.path / "units").iterdir())
+            if differing and not begun:  # a first attempt that computed nothing must not claim the folder
+                self.write_study(wanted)
+            elif differing:
                 raise InputError(
                     f"{self.path} holds a run of another configuration (differing: {', '.join(differing)}): "
                     "give another folder, or start with the same arguments."
                 )
         else:
-            self.write_study({**wanted, "versions": versions})
+            self.write_study(wanted)
 
     def study(self) -> dict[str, Any]:
         """`study.json`: configuration, versions, seed, threads, fingerprints."""

@@ -191,7 +191,8 @@ def _load(tables: Tables) -> list[dict[str, Any]]:
     for record in tables["load_summary"].to_dict("records") if len(tables["load_summary"]) else []:
         subset = "; random subsets of equal size on both sides" if record["subset"] else ""
         note = (
-            f"nats, joint ablation, {record['n_draws']} draws; all carriers cost {record['delta_ce']:.3f} "
+            f"nats, joint ablation, {record['n_draws']} draws (least possible p {1 / (record['n_draws'] + 1):.2f}); "
+            f"all carriers cost {record['delta_ce']:.3f} "
             "over a base of "
             f"{record['base_ce']:.3f}; {record['unmatched_share']:.0%} of carriers without an equal; "
             "balance (SMD) log rate "
