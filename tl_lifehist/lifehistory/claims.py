@@ -199,7 +199,7 @@ def _load(tables: Tables) -> list[dict[str, Any]]:
             f"{record['smd_log_rate']:.2f}, log mass {record['smd_log_mass']:.2f}{subset}"
         )
         values = (
-            f"removing the carriers costs more than {CONTROLS[record['kind']]}",
+            f"removing the carriers costs more than removing {CONTROLS[record['kind']]}",
             record["carriers"] if record["n_draws"] else record["delta_ce"],
             record["control_mean"],
             record["low"],
