@@ -35,15 +35,9 @@ _WHERE = {
         "recruited_fraction",
         "recruitment_null",
     ),
-    "lifehistory.load": (
-        "LoadBearing",
-        "compare_roles",
-        "draw_controls",
-        "load_bearing",
-        "load_parts",
-        "load_regression",
-        "single_ablation",
-    ),
+    "lifehistory.controls": ("draw_controls",),
+    "lifehistory.load": ("LoadBearing", "load_bearing"),
+    "lifehistory.parts": ("compare_roles", "load_parts", "load_regression", "single_ablation"),
     "lifehistory.forecast": ("Forecast", "predict_carriers"),
     "lifehistory.direction": ("function_and_direction",),
     "lifehistory.survival": ("kaplan_meier", "survival_by_entropy"),
@@ -106,6 +100,7 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.content import token_class as token_class
     from tl_lifehist.lifehistory.content import vocabulary_classes as vocabulary_classes
     from tl_lifehist.lifehistory.contexts import top_contexts as top_contexts
+    from tl_lifehist.lifehistory.controls import draw_controls as draw_controls
     from tl_lifehist.lifehistory.direction import function_and_direction as function_and_direction
     from tl_lifehist.lifehistory.forecast import Forecast as Forecast
     from tl_lifehist.lifehistory.forecast import predict_carriers as predict_carriers
@@ -113,12 +108,7 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.lineages import Lineages as Lineages
     from tl_lifehist.lifehistory.lineages import trace_lineages as trace_lineages
     from tl_lifehist.lifehistory.load import LoadBearing as LoadBearing
-    from tl_lifehist.lifehistory.load import compare_roles as compare_roles
-    from tl_lifehist.lifehistory.load import draw_controls as draw_controls
     from tl_lifehist.lifehistory.load import load_bearing as load_bearing
-    from tl_lifehist.lifehistory.load import load_parts as load_parts
-    from tl_lifehist.lifehistory.load import load_regression as load_regression
-    from tl_lifehist.lifehistory.load import single_ablation as single_ablation
     from tl_lifehist.lifehistory.matching import FeatureMatch as FeatureMatch
     from tl_lifehist.lifehistory.matching import match_features as match_features
     from tl_lifehist.lifehistory.matching import rematch_rate as rematch_rate
@@ -127,6 +117,10 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.noise import rematch_table as rematch_table
     from tl_lifehist.lifehistory.noise import seed_stable as seed_stable
     from tl_lifehist.lifehistory.noise import unrelated_null as unrelated_null
+    from tl_lifehist.lifehistory.parts import compare_roles as compare_roles
+    from tl_lifehist.lifehistory.parts import load_parts as load_parts
+    from tl_lifehist.lifehistory.parts import load_regression as load_regression
+    from tl_lifehist.lifehistory.parts import single_ablation as single_ablation
     from tl_lifehist.lifehistory.profiles import FeatureProfiles as FeatureProfiles
     from tl_lifehist.lifehistory.profiles import activation_profiles as activation_profiles
     from tl_lifehist.lifehistory.profiles import profile_saes as profile_saes

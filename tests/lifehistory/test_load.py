@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.load import CALIPER, RandomDirection, compare_roles, draw_controls
+from tl_lifehist.lifehistory.controls import CALIPER, draw_controls
+from tl_lifehist.lifehistory.parts import RandomDirection, compare_roles
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 
 HOOK = "blocks.1.hook_resid_post"

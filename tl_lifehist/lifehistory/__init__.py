@@ -1,2 +1,2 @@
 """Study 1, the life history of features. Read the files in the order of the data: profiles, matching, lineages,
-containment, load, forecast, direction, contexts, content, noise, study."""
+containment, controls, load, parts, forecast, direction, contexts, content, noise, study."""

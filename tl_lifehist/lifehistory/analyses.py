@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import pandas as pd
 import torch
 
 from tl_lifehist.dictionaries.protocol import decoder_directions
-from tl_lifehist.dictionaries.sae import SAEs, derive_seed, load_sae
+from tl_lifehist.dictionaries.sae import derive_seed, load_sae
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory import noise
-from tl_lifehist.lifehistory.claims import make_claims, published_table
 from tl_lifehist.lifehistory.containment import (
     can_be_parents,
     containment_dag,
@@ -28,23 +25,18 @@ from tl_lifehist.lifehistory.containment import (
 )
 from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
+from tl_lifehist.lifehistory.controls import MAX_UNMATCHED, draw_controls
 from tl_lifehist.lifehistory.direction import function_and_direction
-from tl_lifehist.lifehistory.forecast import predict_carriers, training_phase
-from tl_lifehist.lifehistory.lineages import Carriers, Lineages, trace_lineages
-from tl_lifehist.lifehistory.load import (
-    MAX_UNMATCHED,
-    draw_controls,
-    load_bearing,
-    load_parts,
-    load_regression,
-    single_ablation,
-)
+from tl_lifehist.lifehistory.forecast import predict_carriers
+from tl_lifehist.lifehistory.lineages import trace_lineages
+from tl_lifehist.lifehistory.load import load_bearing
 from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, match_features
+from tl_lifehist.lifehistory.parts import load_parts, load_regression, single_ablation
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 from tl_lifehist.lifehistory.study import SIZES, LifeHistoryStudy
 from tl_lifehist.lifehistory.survival import kaplan_meier, survival_by_entropy
+from tl_lifehist.lifehistory.workspace import Workspace
 from tl_lifehist.metrics import interval
-from tl_lifehist.runs import RunFolder, load_profile
 
 ORIENTATIONS = ("container", "depth")
 _RECRUITMENT = (
@@ -58,67 +50,6 @@ _RECRUITMENT = (
     "p",
 )
 FREQUENT_IDS = 50  # vocabulary ids left out in control C11
-
-
-@dataclass(frozen=True, eq=False)
-class Workspace:
-    """What earlier units of a run left on disk, read when it is needed."""
-
-    root: str
-    study: LifeHistoryStudy
-
-    def unit(self, name: str) -> Path:
-        return RunFolder(self.root).unit(name)
-
-    @property
-    def last(self) -> int:
-        return self.study.series.steps[-1]
-
-    @cached_property
-    def _rows(self) -> dict[str, Any]:
-        test = self.study.test
-        assert test is not None
-        return {"token_ids": test.row_tokens, "documents": test.row_documents}
-
-    def profiles_of(self, step: int, name: str = "base") -> dict[str, FeatureProfiles]:
-        folder = self.unit(f"saes/step{step}/{name}")
-        return {
-            h: load_profile(folder / h / "profile.npz", step=step, hook_name=h, **self._rows)
-            for h in self.study.hook_names
-        }
-
-    @cached_property
-    def profiles(self) -> dict[tuple[int, str], FeatureProfiles]:
-        return {(s, h): p for s in self.study.series.steps for h, p in self.profiles_of(s).items()}
-
-    @cached_property
-    def final(self) -> dict[str, FeatureProfiles]:
-        return self.profiles_of(self.last)
-
-    def saes_of(self, step: int) -> dict[str, Any]:
-        return {h: load_sae(self.unit(f"saes/step{step}/base") / h) for h in self.study.hook_names}
-
-    def saes(self) -> SAEs:
-        return SAEs({(s, h): sae for s in self.study.series.steps for h, sae in self.saes_of(s).items()})
-
-    @cached_property
-    def lineages(self) -> Lineages:
-        table = pd.read_parquet(self.unit("analysis/lineages") / "lineages.parquet")
-        stored = json.loads((self.unit("analysis/lineages") / "alive.json").read_text())
-        alive = {
-            (s, h): np.array(stored[f"{s}/{h}"], dtype=np.int64)
-            for s in self.study.series.steps
-            for h in self.study.hook_names
-        }
-        return Lineages(table, self.study.series.steps, tuple(self.study.hook_names), alive)
-
-    @cached_property
-    def carriers(self) -> Carriers:
-        return self.lineages.carriers()
-
-    def read(self, unit: str, table: str) -> pd.DataFrame:
-        path = self.unit(f"analysis/{unit}") / f"{table}.parquet"
-        return pd.read_parquet(path) if path.exists() else pd.DataFrame()
 
 
 def lineages(folder: Path, root: str, study: LifeHistoryStudy) -> None:
@@ -471,112 +402,3 @@ STAGES = (
     # the longest first, so that no worker is left waiting for one
     ("controls", (singles, sweeps, content, load_by_mass, load_by_count, load_by_rate, foresight)),
 )
-
-
-def collect(folder: RunFolder, study: LifeHistoryStudy) -> None:
-    """Gather the units' tables, add those that join several of them, and state the claims."""
-    work = Workspace(str(folder.path), study)
-    tables = {name: work.read(unit, name) for unit, name in _COPIED}
-    for name in ("load", "load_summary"):
-        tables[name] = pd.concat([work.read(unit, name) for unit in _LOADS], ignore_index=True)
-    tables["events"] = events_table(work, tables["rematch"])
-    tables["features"] = features_table(work)
-    tables["carriers"] = carriers_table(work, tables["features"])
-    tables["checkpoints"] = checkpoints_table(work)
-    if len(tables["single"]):
-        known = tables["features"][tables["features"]["step"] == work.last][["hook_name", "feature", "content"]]
-        tables["single"] = tables["single"].merge(known, on=["hook_name", "feature"], how="left")
-    if len(tables["content"]):
-        single = tables["single"]
-        alone = single[single["carrier"]].groupby("content")["per_token"].agg(single_load="mean", n_single="size")
-        tables["content"] = tables["content"].merge(alone.reset_index(), how="left", on="content")
-    tables["claims"] = make_claims(work.lineages, work.carriers, tables, study.frozen_level, study.seed)
-    tables["published"] = published_table(tables, work.lineages, work.carriers)
-    for name, table in tables.items():
-        if name != "claims" and len(table.columns):
-            folder.write_table(name, table)
-    folder.write_table("claims", tables["claims"])  # last: a run with claims is a finished run
-
-
-_LOADS = ("load_by_count", "load_by_rate", "load_by_mass")
-_COPIED = (
-    ("lineages", "lineages"),
-    ("noise_controls", "rematch"),
-    ("noise_controls", "nulls"),
-    ("graphs", "edges"),
-    ("graphs", "dag"),
-    ("foresight", "forecast"),
-    ("foresight", "direction"),
-    ("foresight", "survival_by_entropy"),
-    ("foresight", "kaplan_meier"),
-    ("noise_controls", "direction_noise"),
-    ("singles", "single"),
-    ("singles", "load_parts"),
-    ("singles", "load_regression"),
-    ("content", "contexts"),
-    ("content", "content"),
-    ("sweeps", "sweeps"),
-)
-
-
-def events_table(work: Workspace, rematch: pd.DataFrame) -> pd.DataFrame:
-    """Births, deaths and both by transition, with the match rate beside the re-match rates of its start (D8, C1)."""
-    births, deaths = work.lineages.births(), work.lineages.deaths()
-    for table in (births, deaths):
-        table["match_rate"] = np.nan
-    deaths["match_rate"] = 1 - deaths["fraction"]
-    found = [noise.floors(rematch, h, s) for h, s in zip(deaths["hook_name"], deaths["step_from"], strict=True)]
-    for level in noise.LEVELS:
-        deaths[f"floor_{level}"] = [f[level] for f in found]
-    # over the data floor persistence is lowest, over the init floor highest: the truth cannot be told from here
-    deaths["persistence_low"] = deaths["match_rate"] / deaths["floor_data"]
-    deaths["persistence_high"] = deaths["match_rate"] / deaths["floor_init"]
-    deaths["fraction_beyond_noise"] = deaths["fraction"] - (1 - deaths["floor_data"])
-    both = deaths[["hook_name", "step_from", "step_to", "n_alive"]].copy()
-    for column in ("count", "per_step", "per_log_step", "fraction"):
-        both[column] = births[column] + deaths[column]
-    parts = {"birth": births, "death": deaths, "both": both}
-    events = pd.concat([table.assign(kind=kind) for kind, table in parts.items()], ignore_index=True)
-    return events.assign(phase=[training_phase(step, work.last) for step in events["step_to"]])
-
-
-def features_table(work: Workspace) -> pd.DataFrame:
-    """Every alive feature at every checkpoint with its measures, lineage, roles and class."""
-    parts = []
-    for (step, h), profile in work.profiles.items():
-        alive = work.lineages.alive[step, h]
-        columns = {
-            name: getattr(profile, name)[alive] for name in ("firing_rate", "count", "entropy", "strength", "mass")
-        }
-        columns["vocabulary_entropy"] = profile.vocabulary_entropy[alive]
-        columns["top_token_share"] = profile.top_token_share()[alive]
-        parts.append(pd.DataFrame({"step": step, "hook_name": h, "feature": alive, **columns}))
-    table = pd.concat(parts, ignore_index=True)
-    keys = ["step", "hook_name", "feature"]
-    table = table.merge(work.lineages.to_dataframe()[[*keys, "lineage"]], on=keys, how="left")
-    table["carrier"] = table["lineage"].isin(work.carriers.lineages)
-    table = table.merge(work.read("graphs", "roles"), on=keys, how="left")
-    classes = work.read("content", "classes")
-    return table.merge(classes, on=keys, how="left") if len(classes) else table.assign(content=None)
-
-
-def carriers_table(work: Workspace, features: pd.DataFrame) -> pd.DataFrame:
-    """The carriers at the last checkpoint, one row each."""
-    table = features[features["carrier"] & (features["step"] == work.last)]
-    table = table.merge(work.lineages.summary()[["lineage", "birth", "n_snapshots"]], on="lineage", how="left")
-    stable = json.loads((work.unit("analysis/noise_controls") / "stable.json").read_text())
-    table["seed_stable"] = [f in set(stable[h]) for h, f in zip(table["hook_name"], table["feature"], strict=True)]
-    table = table.rename(columns={"role_container": "role"})
-    names = ["lineage", "hook_name", "feature", "birth", "n_snapshots", "firing_rate", "mass", "strength", "entropy"]
-    return table[[*names, "top_token_share", "role", "content", "seed_stable"]].reset_index(drop=True)
-
-
-def checkpoints_table(work: Workspace) -> pd.DataFrame:
-    """Loss of the model and quality of its SAEs at every checkpoint."""
-    rows = []
-    for step in work.study.series.steps:
-        record = json.loads((work.unit(f"saes/step{step}/base") / "checkpoint.json").read_text())
-        for h in work.study.hook_names:
-            alive = len(work.lineages.alive[step, h])
-            rows.append((step, h, record["base_ce"], record["n_scored"], record["fvu"][h], alive))
-    return pd.DataFrame(rows, columns=["step", "hook_name", "base_ce", "n_scored", "unexplained_variance", "n_alive"])

@@ -1,4 +1,4 @@
-"""Every claim beside its null: the `claims` table, and our figures beside the published ones."""
+"""Every claim beside its null: the `claims` table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tl_lifehist.lifehistory.forecast import onset_step
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages
-from tl_lifehist.lifehistory.load import compare_roles
+from tl_lifehist.lifehistory.parts import compare_roles
 from tl_lifehist.metrics import exceedance_p, interval
 
 COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict", "note"]
@@ -410,65 +410,3 @@ def _content(tables: Tables) -> list[dict[str, Any]]:
         )
         rows.append(dict(zip(COLUMNS, values, strict=True)))
     return rows
-
-
-def published_table(tables: Tables, lineages: Lineages, carriers: Carriers) -> pd.DataFrame:
-    """Our figures beside those published for Pythia-160M and 410M: to compare, never to tune towards."""
-    claims = tables["claims"].set_index("claim")["observed"]
-    survival, forecast, dag = tables["survival_by_entropy"], tables["forecast"], tables["dag"]
-    final = dag[(dag["step"] == dag["step"].max()) & (dag["orientation"] == "container")]
-    recruited = float(final["recruited"].iloc[0])
-    ends = survival["survival"] if len(survival) else pd.Series([np.nan])
-    parts = tables["load_parts"].set_index("part")["delta_ce"] if len(tables["load_parts"]) else {}
-    n_carriers, n_onset = len(carriers), int(forecast["n"].iloc[0])
-
-    def found(start: str) -> float:
-        rows = claims[claims.index.str.startswith(start)]
-        return float(rows.iloc[0]) if len(rows) else float("nan")
-
-    def text(value: float, unit: str = "") -> str:
-        return "not available" if not np.isfinite(value) else f"{value:.2f}{unit}"
-
-    joint = float(parts["joint"]) if len(parts) else float("nan")
-    rows = [
-        ("persistent carriers", str(n_carriers), len(lineages.summary()), "51", "49"),
-        (
-            "event rate, first 1 % against later",
-            text(found("births and deaths per step"), "x"),
-            len(lineages.summary()),
-            "about 40x",
-            "about 40x (model not said)",
-        ),
-        (
-            "carriers already present at the onset",
-            text(100 * found("carriers are there early"), " %"),
-            n_carriers,
-            "73 %",
-            "not said",
-        ),
-        (
-            "survival, high against low entropy",
-            f"{text(100 * float(ends.iloc[-1]), ' %')} against {text(100 * float(ends.iloc[0]), ' %')}",
-            n_onset,
-            "43 % against 0.6 % (model not said)",
-            "",
-        ),
-        ("joint ablation of the carriers, nats", text(joint), n_carriers, "about 0.90 (cost or excess: not said)", ""),
-        (
-            "single-feature ablation, root / mid / leaf",
-            f"epsilon squared {text(found('the cost of a single feature'))}",
-            len(tables["single"]),
-            "no significant difference",
-            "",
-        ),
-        ("forecast AUC", text(float(forecast["auc"].iloc[0])), n_onset, "0.80 to 0.83 over the two", ""),
-        ("forecast enrichment", text(float(forecast["enrichment"].iloc[0]), "x"), n_onset, "9.3x (model not said)", ""),
-        (
-            "recruited fraction at the end",
-            text(100 * recruited, " %"),
-            int(final["n_nodes"].iloc[0]),
-            "64 %",
-            "53 %",
-        ),
-    ]
-    return pd.DataFrame(rows, columns=["quantity", "ours", "n", "pythia_160m", "pythia_410m"])

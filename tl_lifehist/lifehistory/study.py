@@ -174,7 +174,8 @@ class LifeHistoryStudy:
             InputError: a folder of another run or in use, a duplicated checkpoint, a series that workers cannot load,
                 an unknown hook point, NaN activations, no carriers left to ablate (the tables up to there are kept).
         """
-        from tl_lifehist.lifehistory.analyses import STAGES, collect
+        from tl_lifehist.lifehistory.analyses import STAGES
+        from tl_lifehist.lifehistory.collect import collect
 
         if executor is not None and not self.series.is_portable:
             raise InputError(
