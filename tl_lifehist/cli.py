@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 DEMO_STEPS = (0, 32, 128, 512, 2048, 4096)
-DEMO_ROWS, DEMO_POSITIONS, DEMO_SCORED, DEMO_DRAWS = 80_000, 24_000, 3_000, 19
+DEMO_ROWS, DEMO_POSITIONS, DEMO_SCORED, DEMO_DRAWS = 70_000, 24_000, 2_000, 19
 
 Out = Annotated[Path, typer.Option(help="Run folder; the same command takes an interrupted run up again.")]
 Workers = Annotated[int, typer.Option(help="Worker processes of one thread each; 0 computes in this process.")]

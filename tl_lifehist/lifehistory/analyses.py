@@ -400,5 +400,5 @@ STAGES = (
     ("lineages", (lineages,)),
     ("noise and graphs", (noise_controls, graphs)),
     # the longest first, so that no worker is left waiting for one
-    ("controls", (singles, sweeps, content, load_by_mass, load_by_count, load_by_rate, foresight)),
+    ("controls", (singles, load_by_count, content, load_by_mass, sweeps, load_by_rate, foresight)),
 )
