@@ -19,13 +19,19 @@ def profiles(codes: np.ndarray) -> FeatureProfiles:
     return FeatureProfiles(0, "h", sp.csr_array(codes))
 
 
+@pytest.mark.parametrize("small", [0, 1 << 20])  # with and without leaving small codes out at first
 @given(st.integers(0, 10_000), st.sampled_from([0.02, 0.3, 0.95]))
-def test_sparse_pearson_is_that_of_the_dense_profiles(seed: int, rate: float):
+def test_sparse_pearson_is_that_of_the_dense_profiles(small: int, seed: int, rate: float):
     a = latent(200, 6, rate=rate, seed=seed).astype(np.float32)
     b = np.where(np.random.default_rng(seed).random((200, 6)) < 0.7, a, latent(200, 6, rate=rate, seed=seed + 1))
     b = b.astype(np.float32)
     a[:, 0], b[:, 0] = 0.7, 0.3  # constant columns: no correlation, never NaN
-    found = similarities(profiles(a), profiles(b), np.arange(6), np.arange(6), min_similarity=1e-9).toarray()
+    everything = np.arange(6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "_SMALL", small)
+        found = similarities(profiles(a), profiles(b), everything, everything, min_similarity=1e-9).toarray()
+        half = similarities(profiles(a), profiles(b), everything, everything, min_similarity=0.5).toarray()
+    np.testing.assert_allclose(half, np.where(found >= 0.5, found, 0), atol=1e-12)
     with np.errstate(invalid="ignore", divide="ignore"):
         dense = np.corrcoef(a.T.astype(float), b.T.astype(float))[:6, 6:]
     expected = np.nan_to_num(np.where(dense > 1e-9, dense, 0.0))

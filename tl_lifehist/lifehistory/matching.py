@@ -19,6 +19,7 @@ from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfile
 MIN_SIMILARITY = 0.5
 _BLOCK = 512  # features of one side multiplied at a time: bounds the memory of the overlap matrix
 _PAIRS = 2048  # candidate pairs computed in full at a time
+_SMALL = 1 << 20  # pairs of features up to which no code is left out
 _TAIL = 0.7  # share of the threshold that a feature's small codes may account for
 _SLACK = 1 - 1e-3  # the first product is in float32: what its rounding could hide is computed in full
 _DENSE = 1 << 20  # entries above which a component is assigned sparsely
@@ -108,7 +109,9 @@ def similarities(
     n = a.n_rows
     mean_a, scale_a = _moments(a, features_a)
     mean_b, scale_b = _moments(b, features_b)
-    head, dropped = _large_codes(a.acts[:, features_a], _TAIL * min_similarity * scale_a)
+    # in a small problem the whole product costs less than the pairs that leaving codes out lets through
+    tail = _TAIL if len(features_a) * len(features_b) > _SMALL else 0.0
+    head, dropped = _large_codes(a.acts[:, features_a], tail * min_similarity * scale_a)
     head_sum = np.bincount(column_of(head), weights=head.data, minlength=len(features_a))
     least = min_similarity * scale_a - dropped
     right = sp.csr_array(b.acts[:, features_b])
