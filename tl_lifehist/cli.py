@@ -31,9 +31,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 @app.command()
 def demo(
     out: Out = Path("runs/demo"),
-    full: Annotated[
-        bool, typer.Option("--full", help="All checkpoints, text and draws (about an hour on two cores).")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="All checkpoints, text and draws.")] = False,
     workers: Workers = 2,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     quiet: Quiet = False,
