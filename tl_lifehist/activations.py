@@ -58,25 +58,37 @@ def _keeper(
     name: str, caught: dict[str, Tensor], start: int, batch: TokenSet, stop_after: int
 ) -> Callable[[Tensor, Any], None]:
     def keep(value: Tensor, hook: Any) -> None:
-        if value.ndim != 3 or value.shape[:2] != batch.ids.shape:
-            raise InputError(
-                f"The activation at {name!r} has shape {tuple(value.shape)}, not [seq, pos, d_model]: "
-                "choose a hook point with one vector a position, such as blocks.0.hook_resid_post."
-            )
-        rows = value[batch.valid.to(value.device)]
-        finite = torch.isfinite(rows).all(dim=1)
-        if not bool(finite.all()):
-            seq, pos = batch.valid.nonzero()[int((~finite).nonzero()[0])].tolist()
-            raise NonFiniteActivations(
-                f"The activation at {name!r}, sequence {start + seq}, position {pos} is NaN or infinite: "
-                "load the model in float32 and check the checkpoint."
-            )
-        # Only arithmetic below float32 is raised; float64 stays.
-        caught[name] = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        caught[name] = require_rows(value, name, batch, start)
         if len(caught) == stop_after:
             raise _Enough
 
     return keep
+
+
+def require_rows(
+    value: Tensor, hook_name: str, batch: TokenSet, first_sequence: int = 0
+) -> Float[Tensor, "row d_model"]:
+    """The rows of an activation at the batch's valid positions, at least float32.
+
+    Raises:
+        InputError: the activation is not one vector a position.
+        NonFiniteActivations: a NaN or an infinity; `first_sequence` is where the batch starts in the token set.
+    """
+    if value.ndim != 3 or value.shape[:2] != batch.ids.shape:
+        raise InputError(
+            f"The activation at {hook_name!r} has shape {tuple(value.shape)}, not [seq, pos, d_model]: "
+            "choose a hook point with one vector a position, such as blocks.0.hook_resid_post."
+        )
+    rows = value[batch.valid.to(value.device)]
+    finite = torch.isfinite(rows).all(dim=1)
+    if not bool(finite.all()):
+        seq, pos = batch.valid.nonzero()[int((~finite).nonzero()[0])].tolist()
+        raise NonFiniteActivations(
+            f"The activation at {hook_name!r}, sequence {first_sequence + seq}, position {pos} is NaN or infinite: "
+            "load the model in float32 and check the checkpoint."
+        )
+    # Only arithmetic below float32 is raised; float64 stays.
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))
 
 
 def collect_activations(

@@ -12,11 +12,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import (
     Dictionary,
     ReferencedDictionary,
     decoder_directions,
     n_features,
+    reference_of,
     require_width,
 )
 from tl_lifehist.errors import InputError, nearest
@@ -108,7 +110,7 @@ class FeatureAblation:
             if len(chosen.unique()) != len(chosen):
                 raise InputError(f"A feature at {name!r} is named twice: name each feature once.")
             if mode != "zero":
-                self.reference[name] = _reference_of(name, dictionary, reference, f"mode={mode!r}")
+                self.reference[name] = reference_of(name, dictionary, reference, f"mode={mode!r}")
             if len(chosen):
                 self._directions[name] = decoder_directions(dictionary, chosen)
 
@@ -193,41 +195,13 @@ class MaskedReconstruction:
         detached = gates.detach()
         if not bool(((detached >= 0) & (detached <= 1)).all()):
             raise InputError("Gates must lie between 0 and 1.")
-        self.hook_name, self.dictionary, self.gates, self.keep_error = hook_name, dictionary, gates, keep_error
-        self.reference = _reference_of(hook_name, dictionary, None, "center_codes=True") if center_codes else None
-        self._directions = decoder_directions(dictionary)
+        self.hook_name, self.dictionary, self.gates = hook_name, dictionary, gates
+        self.basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
 
     def fwd_hooks(self, valid: Valid | None = None) -> list[Hook]:
         """Hooks for `model.hooks(fwd_hooks=...)`; `valid` as in `FeatureAblation.fwd_hooks`."""
         return [(self.hook_name, _on_rows(self._edit, valid))]
 
     def _edit(self, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
-        dictionary = self.dictionary
-        require_width(dictionary, rows.shape[1], self.hook_name)
-        rows_in = rows.to(dictionary.W_dec)
-        codes = dictionary.encode(rows_in)
-        directions = self._directions.to(codes)
-        gates = self.gates.to(codes)
-        if self.reference is None:
-            # decode(gates * codes), written through the directions so that decode is called once
-            full = dictionary.decode(codes)
-            out = full - ((1 - gates) * codes) @ directions
-        else:
-            mean, code_mean = self.reference.x_mean.to(codes), self.reference.code_mean.to(codes)
-            out = mean + (gates * (codes - code_mean)) @ directions
-            full = dictionary.decode(codes) if self.keep_error else out
-        return (out + (rows_in - full) if self.keep_error else out).to(rows.device)
-
-
-def _reference_of(
-    name: str,
-    dictionary: Dictionary,
-    reference: Mapping[str, ReferencedDictionary] | None,
-    wanted_by: str,
-) -> ReferencedDictionary:
-    found = (reference or {}).get(name, dictionary)
-    if not all(hasattr(found, attribute) for attribute in ("x_mean", "code_mean", "code_sample")):
-        raise InputError(
-            f"{wanted_by} needs a reference at {name!r}: wrap the dictionary in lh.with_reference(sae, acts)."
-        )
-    return found  # type: ignore[return-value]
+        require_width(self.dictionary, rows.shape[1], self.hook_name)
+        return self.basis.rows(rows, self.gates).to(rows.device)

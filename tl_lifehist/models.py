@@ -96,3 +96,20 @@ def exactly_once(model: HookedModel, fwd_hooks: Sequence[Hook]) -> Iterator[None
                 f"The hook point {name!r} fired {count} times in one forward pass instead of once, "
                 "so its activation is not defined: choose another hook point."
             )
+
+
+@contextmanager
+def frozen(model: HookedModel) -> Iterator[None]:
+    """No parameter asks for a gradient inside; each gets its own setting back, after an exception too.
+
+    A backward pass to the gates then skips every weight gradient, which is most of its cost.
+    """
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    asked = [p.requires_grad for p in parameters]
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter, before in zip(parameters, asked, strict=True):
+            parameter.requires_grad_(before)

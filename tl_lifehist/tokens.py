@@ -61,9 +61,10 @@ class TokenSet:
     def __getitem__(self, rows: slice | Sequence[int] | Tensor | np.ndarray) -> TokenSet:
         """The sequences `rows`, as a TokenSet of their own."""
         index: Any = rows if isinstance(rows, slice) else torch.as_tensor(np.asarray(rows), dtype=torch.long)
-        return TokenSet(*(None if t is None else t[index] for t in self._tensors()))  # type: ignore[arg-type]
+        return TokenSet(*(None if t is None else t[index] for t in self.tensors()))  # type: ignore[arg-type]
 
-    def _tensors(self) -> tuple[Tensor | None, ...]:
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The five tensors, in the order of the constructor."""
         return self.ids, self.valid, self.labels, self.attention_mask, self.documents
 
     def batches(self, batch_size: int) -> Iterator[TokenSet]:

@@ -7,7 +7,7 @@ adds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -138,3 +138,22 @@ def with_reference(
         code_mean=(total / len(acts)).to(weight),
         code_sample=dictionary.encode(acts[drawn].to(weight)),
     )
+
+
+def reference_of(
+    name: str,
+    dictionary: Dictionary,
+    reference: Mapping[str, ReferencedDictionary] | None,
+    wanted_by: str,
+) -> ReferencedDictionary:
+    """The reference for a hook point, from the mapping or from the dictionary itself.
+
+    Raises:
+        InputError: there is none; `wanted_by` says what needs it.
+    """
+    found = (reference or {}).get(name, dictionary)
+    if not all(hasattr(found, attribute) for attribute in ("x_mean", "code_mean", "code_sample")):
+        raise InputError(
+            f"{wanted_by} needs a reference at {name!r}: wrap the dictionary in lh.with_reference(sae, acts)."
+        )
+    return found  # type: ignore[return-value]

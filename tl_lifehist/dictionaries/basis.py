@@ -1,0 +1,76 @@
+"""A masked reconstruction in parts: a base, the codes that the gates multiply, and their directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, reference_of, require_width
+
+
+@dataclass(frozen=True, eq=False)
+class MaskBasis:
+    """`rows(acts, z) = base(acts) + (z * codes(acts)) @ directions` (formula 2 of the sufficiency methods).
+
+    A loss over many steps encodes once and multiplies by new gates.
+
+    Attributes:
+        dictionary: the dictionary.
+        center_codes: codes are `u - u_mean` and the base is the mean activation, so that gates of 0 are mean ablation;
+            otherwise codes are `u` and the base is `decode(0)`.
+        keep_error: the base also holds what the dictionary misses, `x - decode(u)`.
+        directions: what one unit of each code adds.
+    """
+
+    dictionary: Dictionary
+    center_codes: bool
+    keep_error: bool
+    directions: Float[Tensor, "component d_model"]
+    offset: Float[Tensor, " d_model"]
+    code_mean: Float[Tensor, " component"]
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls, dictionary: Dictionary, hook_name: str, *, center_codes: bool = True, keep_error: bool = False
+    ) -> MaskBasis:
+        """The basis of a dictionary.
+
+        Raises:
+            InputError: a missing reference, or a `decode` that is not affine.
+        """
+        directions = decoder_directions(dictionary).detach()
+        if center_codes:
+            reference = reference_of(hook_name, dictionary, None, "center_codes=True")
+            offset, code_mean = reference.x_mean.detach(), reference.code_mean.detach()
+        else:
+            code_mean = directions.new_zeros(len(directions))
+            offset = dictionary.decode(code_mean.unsqueeze(0)).squeeze(0).detach()
+        return cls(dictionary, center_codes, keep_error, directions, offset, code_mean)
+
+    @torch.no_grad()
+    def codes(self, acts: Float[Tensor, "row d_model"]) -> Float[Tensor, "row component"]:
+        """The codes that the gates multiply."""
+        require_width(self.dictionary, acts.shape[1], "the hook point")
+        return self.dictionary.encode(acts.to(self.directions)).detach() - self.code_mean
+
+    @torch.no_grad()
+    def base(
+        self, acts: Float[Tensor, "row d_model"], codes: Float[Tensor, "row component"] | None = None
+    ) -> Float[Tensor, "row d_model"]:
+        """What stays at gates of 0. `codes`: those of `acts`, when they are known already."""
+        acts = acts.to(self.directions)
+        if not self.keep_error:
+            return self.offset.expand(acts.shape)
+        codes = self.codes(acts) if codes is None else codes
+        return self.offset + acts - self.dictionary.decode(codes + self.code_mean).detach()
+
+    def rows(
+        self, acts: Float[Tensor, "row d_model"], gates: Float[Tensor, "*row component"]
+    ) -> Float[Tensor, "row d_model"]:
+        """The masked reconstruction; gates of one mask, or a mask for each row. Gradients flow to the gates."""
+        codes = self.codes(acts)
+        return self.base(acts, codes) + (gates.to(codes) * codes) @ self.directions

@@ -1,0 +1,281 @@
+"""The part of a model above a hook point, run on its own: no block below it is computed again.
+
+`start_at_layer` raises on some models and is ignored on others, so the earlier blocks get a pass-through `forward`
+while a tail runs, and the block at the hook point starts from what one clean pass stored. At mid-depth that saves half
+of every step of a mask. What comes after the last block (final norm, prediction head, unembedding, soft caps) is run
+through the model's own code in the same way, on the rows that are scored and on no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tl_lifehist.activations import require_rows
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel, device_of, exactly_once, require_hooks, run_model
+from tl_lifehist.tokens import TokenSet
+
+_BLOCK_POINT = re.compile(r"blocks\.(\d+)\.")
+
+
+class _Reached(Exception):
+    """Raised by the hook behind the last block, so that nothing after it runs. Never leaves this file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """What one clean pass leaves for any number of passes above the hook point.
+
+    Attributes:
+        batch: the sequences.
+        start: what the block at the hook point starts from (None: the whole model is run again).
+        value: the activation at the hook point.
+        last: the clean residual behind the last block (logits, for a model without blocks).
+    """
+
+    batch: TokenSet
+    start: Float[Tensor, "seq pos d_model"] | None
+    value: Float[Tensor, "seq pos d_model"]
+    last: Float[Tensor, "seq pos d_last"]
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __getitem__(self, index: Int[Tensor, " chosen"]) -> Entry:
+        start = None if self.start is None else self.start[index]
+        return Entry(self.batch[index], start, self.value[index], self.last[index])
+
+    @property
+    def acts(self) -> Float[Tensor, "row d_model"]:
+        """Activations at the valid positions, in order, at least float32."""
+        return _raised(self.value[self.batch.valid.to(self.value.device)])
+
+    @property
+    def final(self) -> Float[Tensor, "scored d_last"]:
+        """The clean residual behind the last block at the scored positions."""
+        return self.last[self.batch.scored.to(self.last.device)]
+
+    @property
+    def row_sequence(self) -> Int[Tensor, " row"]:
+        """Which sequence each row of `acts` belongs to."""
+        return self.batch.valid.nonzero()[:, 0]
+
+    @property
+    def scored_sequence(self) -> Int[Tensor, " scored"]:
+        """Which sequence each row of `final` belongs to."""
+        return self.batch.scored.nonzero()[:, 0]
+
+    @property
+    def scored_row(self) -> Int[Tensor, " scored"]:
+        """Which row of `acts` each scored position is."""
+        return self.batch.scored[self.batch.valid].nonzero()[:, 0]
+
+
+def join(entries: Sequence[Entry]) -> Entry:
+    """Entries of one token set as one."""
+    start = None if entries[0].start is None else torch.cat([e.start for e in entries if e.start is not None])
+    batch = TokenSet(
+        *(
+            None if parts[0] is None else torch.cat(parts)  # type: ignore[arg-type]
+            for parts in zip(*(e.batch.tensors() for e in entries), strict=True)
+        )
+    )
+    return Entry(batch, start, torch.cat([e.value for e in entries]), torch.cat([e.last for e in entries]))
+
+
+class Tail:
+    """The part of `model` above `hook_name`.
+
+    Args:
+        model: a TransformerBridge, a HookedTransformer, or anything with hooks; without `blocks` it is run whole.
+        hook_name: where activations are replaced, one vector a position.
+
+    Raises:
+        InputError: an unknown hook point, or a model in training mode.
+    """
+
+    def __init__(self, model: HookedModel, hook_name: str) -> None:
+        require_hooks(model, [hook_name])
+        self.model, self.hook_name = model, hook_name
+        found = getattr(model, "blocks", None)
+        known = model.hook_dict
+        self._blocks = list(found) if isinstance(found, nn.ModuleList) else []
+        self._last = f"blocks.{len(self._blocks) - 1}.hook_resid_post"
+        if self._last not in known:
+            self._blocks = []
+        inside = _BLOCK_POINT.match(hook_name)
+        self._at = int(inside.group(1)) if inside and self._blocks else None
+        # at a block's output the block itself need not run: its result is the activation
+        self._behind = self._at is not None and known[hook_name] is known.get(f"blocks.{self._at}.hook_resid_post")
+        self._pairs = False  # blocks return (residual, ...) rather than the residual
+
+    @property
+    def in_residual_stream(self) -> bool:
+        """Whether the activation is the residual stream itself, so that the final head can read it."""
+        known = self.model.hook_dict
+        sides = ("hook_resid_pre", "hook_resid_mid", "hook_resid_post")
+        return any(known[self.hook_name] is known.get(f"blocks.{self._at}.{side}") for side in sides)
+
+    @torch.no_grad()
+    def enter(self, batch: TokenSet, first_sequence: int = 0) -> Entry:
+        """One clean pass over a batch.
+
+        Raises:
+            InputError: a hook point that does not fire exactly once, or has no vector a position.
+            NonFiniteActivations: a NaN or an infinity at the hook point.
+        """
+        caught: dict[str, Tensor] = {}
+
+        def keep(name: str) -> Callable[..., None]:
+            def hook_fn(value: Tensor, hook: Any) -> None:
+                caught[name] = value
+
+            return hook_fn
+
+        hooks = [(self.hook_name, keep("value"))]
+        if self._blocks and self._last != self.hook_name:
+            hooks.append((self._last, keep("last")))
+        with self._watched(caught), exactly_once(self.model, hooks):
+            logits = run_model(self.model, batch.ids, batch.attention_mask)
+        require_rows(caught["value"], self.hook_name, batch, first_sequence)
+        if not bool(torch.isfinite(logits).all()):
+            raise InputError("The model's own predictions are NaN or infinite: load it in float32.")
+        last = caught.get("last", caught["value"]) if self._blocks else logits
+        start = caught["value"] if self._behind else caught.get("start")
+        return Entry(batch, start, caught["value"], last)
+
+    def enter_all(self, tokens: TokenSet, batch_size: int) -> Entry:
+        """One clean pass over all of `tokens`, in batches."""
+        starts = range(0, len(tokens), batch_size)
+        return join([self.enter(tokens[start : start + batch_size], start) for start in starts])
+
+    def final(self, entry: Entry, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "scored d_last"]:
+        """The residual behind the last block at the scored positions, with `rows` at the valid positions of the hook
+        point. Gradients flow to `rows`.
+        """
+        batch = entry.batch
+        where = batch.valid.to(entry.value.device)
+        reached: list[Tensor] = []
+
+        def replace(value: Tensor, hook: Any) -> Tensor:
+            changed = value.clone()
+            changed[where] = rows.to(changed)
+            return changed
+
+        def stop(value: Tensor, hook: Any) -> None:
+            reached.append(value)
+            raise _Reached
+
+        hooks: list[tuple[str, Callable[..., Any]]] = [(self.hook_name, replace)]
+        if not self._blocks:
+            with self.model.hooks(fwd_hooks=hooks):
+                reached.append(run_model(self.model, batch.ids, batch.attention_mask))
+        else:
+            try:
+                with self._shortened(entry.start), self.model.hooks(fwd_hooks=[*hooks, (self._last, stop)]):
+                    run_model(self.model, batch.ids, batch.attention_mask)
+            except _Reached:
+                pass
+        return reached[0][batch.scored.to(reached[0].device)]
+
+    def head(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
+        """Everything behind the last block, on residual rows of any position: the model's own norm, prediction head
+        and unembedding. Gradients flow to `rows`.
+        """
+        if not self._blocks:
+            return rows
+        replaced = dict.fromkeys(self._blocks[:-1], self._through)
+        replaced[self._blocks[-1]] = self._fixed(rows.unsqueeze(1))
+        # a sequence of one token for each row: no limit on the number of positions, no attention between rows
+        ids = torch.zeros(len(rows), 1, dtype=torch.long, device=device_of(self.model))
+        with _forwards(replaced):
+            return self.model(ids).squeeze(1)
+
+    @contextmanager
+    def _watched(self, caught: dict[str, Tensor]) -> Iterator[None]:
+        """Catch what the block at the hook point is given, and see whether blocks return tuples."""
+        handles = []
+        if self._blocks:
+
+            def output(module: nn.Module, args: Any, result: Any) -> None:
+                self._pairs = isinstance(result, tuple)
+
+            handles.append(self._blocks[0].register_forward_hook(output))
+        if self._at is not None and not self._behind:
+
+            def entered(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                caught["start"] = _residual(args, kwargs)
+
+            handles.append(self._blocks[self._at].register_forward_pre_hook(entered, with_kwargs=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def _shortened(self, start: Tensor | None) -> Iterator[None]:
+        """The model with the blocks below the hook point skipped."""
+        if self._at is None or start is None:
+            yield
+            return
+        replaced: dict[nn.Module, Callable[..., Any]] = dict.fromkeys(self._blocks[: self._at], self._through)
+        block = self._blocks[self._at]
+        if self._behind:
+            point = self.model.hook_dict[self.hook_name]
+            replaced[block] = lambda *args, **kwargs: self._shaped(point(start))
+        else:
+            own = block.forward
+
+            def from_start(*args: Any, **kwargs: Any) -> Any:
+                if args:
+                    return own(start, *args[1:], **kwargs)
+                return own(**{**kwargs, "hidden_states": start})
+
+            replaced[block] = from_start
+        with _forwards(replaced):
+            yield
+
+    def _through(self, *args: Any, **kwargs: Any) -> Any:
+        return self._shaped(_residual(args, kwargs))
+
+    def _fixed(self, value: Tensor) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self._shaped(value.to(_residual(args, kwargs)))
+
+    def _shaped(self, value: Tensor) -> Any:
+        return (value,) if self._pairs else value
+
+
+def _residual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def _raised(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+@contextmanager
+def _forwards(replaced: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Modules with another `forward`, for as long as the context lasts.
+
+    A bridge's own `__setattr__` sends the name to the wrapped module, so it is passed by.
+    """
+    before = {module: module.__dict__.get("forward") for module in replaced}
+    try:
+        for module, forward in replaced.items():
+            object.__setattr__(module, "forward", forward)
+        yield
+    finally:
+        for module, forward in before.items():
+            if forward is None:
+                module.__dict__.pop("forward", None)
+            else:
+                object.__setattr__(module, "forward", forward)
