@@ -15,7 +15,7 @@ from torch import Tensor
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import (
     Dictionary,
-    ReferencedDictionary,
+    Referenced,
     decoder_directions,
     n_features,
     reference_of,
@@ -86,7 +86,7 @@ class FeatureAblation:
         *,
         mode: str = "zero",
         form: str = "subtract",
-        reference: Mapping[str, ReferencedDictionary] | None = None,
+        reference: Mapping[str, Referenced] | None = None,
         seed: int = 0,
     ) -> None:
         if mode not in ("zero", "mean", "resample"):
@@ -96,7 +96,7 @@ class FeatureAblation:
         self.dictionaries = dict(dictionaries)
         self.features = {name: torch.as_tensor(list(f), dtype=torch.long) for name, f in features.items()}
         self.mode, self.form, self.seed = mode, form, seed
-        self.reference: dict[str, ReferencedDictionary] = {}
+        self.reference: dict[str, Referenced] = {}
         self._directions: dict[str, Tensor] = {}
         for name, chosen in self.features.items():
             if name not in self.dictionaries:

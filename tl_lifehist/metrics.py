@@ -42,6 +42,12 @@ def nmse(
     return float((x - x_hat).square().sum() / (x - mean).square().sum())
 
 
+def top_row_share(x: Float[Tensor, "row d_model"], share: float = 1e-3) -> float:
+    """Share of the variance that the `share` of the rows farthest from the mean hold (at least one row)."""
+    distance = (x - x.mean(dim=0)).double().square().sum(dim=1)
+    return float(distance.topk(max(1, round(share * len(x)))).values.sum() / distance.sum())
+
+
 def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
     """The central `level` of `draws`, by percentiles; NaN where there is none."""
     kept = np.asarray(draws, dtype=float)

@@ -6,10 +6,11 @@ of the chunk exist, and none are kept for a backward pass: with 128k tokens and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tl_lifehist.metrics import cross_entropy, entropy, kl_divergence
@@ -19,14 +20,14 @@ Head = Callable[[Tensor], Tensor]  # [row d_model] -> logits [row d_vocab]
 CHUNK = 2**24  # logits that exist at a time
 
 
-def chunks(head: Head, n_rows: int, like: Tensor) -> Iterator[slice]:
-    """Slices of rows whose logits fit into one chunk."""
-    if n_rows == 0:
+def chunks(head: Head, rows: Tensor, copies: int = 1) -> Iterator[slice]:
+    """Slices of rows such that the logits of a slice, `copies` times, fit into one chunk."""
+    if len(rows) == 0:
         return
     with torch.no_grad():
-        d_vocab = head(like[:1].detach()).shape[-1]
-    size = max(1, CHUNK // d_vocab)
-    for start in range(0, n_rows, size):
+        d_vocab = head(rows[:1].detach().reshape(-1, rows.shape[-1])[:1]).shape[-1]
+    size = max(1, CHUNK // (d_vocab * copies))
+    for start in range(0, len(rows), size):
         yield slice(start, start + size)
 
 
@@ -49,13 +50,13 @@ class _ByRow(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override]
         (slopes,) = ctx.saved_tensors
-        return grad.unsqueeze(1).to(slopes) * slopes, None, None
+        return grad.unsqueeze(-1).to(slopes) * slopes, None, None
 
 
 def _by_row(head: Head, rows: Tensor, figure: Callable[[Tensor, slice], Tensor]) -> Tensor:
-    parts = list(chunks(head, len(rows), rows))
+    parts = list(chunks(head, rows, copies=rows[0].numel() // rows.shape[-1] if len(rows) else 1))
     if not parts:
-        return rows.new_zeros(0)
+        return rows.new_zeros(rows.shape[:-1])
     if torch.is_grad_enabled() and rows.requires_grad:
         return _ByRow.apply(rows, figure, parts)  # type: ignore[return-value]
     with torch.no_grad():
@@ -65,14 +66,19 @@ def _by_row(head: Head, rows: Tensor, figure: Callable[[Tensor, slice], Tensor])
 def readout_kl(
     head: Head,
     clean: Float[Tensor, "row d_model"],
-    changed: Float[Tensor, "row d_other"],
-    changed_head: Head | None = None,
-) -> Float[Tensor, " row"]:
-    """KL(head(clean) || head(changed)) in nats, row by row; gradients flow to `changed` alone."""
+    changed: Float[Tensor, "row *mask d_model"],
+) -> Float[Tensor, "row *mask"]:
+    """KL(head(clean) || head(changed)) in nats, row by row; gradients flow to `changed` alone.
+
+    Several versions of each row (`changed` of shape `[row, mask, d_model]`) share the clean predictions.
+    """
+
     def figure(rows: Tensor, part: slice) -> Tensor:
         with torch.no_grad():
             reference = head(clean[part])
-        return kl_divergence(reference, head(rows))
+        if rows.ndim == 2:
+            return kl_divergence(reference, head(rows))
+        return torch.stack([kl_divergence(reference, head(version)) for version in rows.unbind(1)], dim=1)
 
     return _by_row(head, changed, figure)
 
@@ -89,18 +95,65 @@ def readout_entropy(head: Head, final: Float[Tensor, "row d_model"]) -> Float[Te
     return _by_row(head, final.detach(), lambda rows, part: entropy(head(rows)))
 
 
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Predictions from changed residuals beside the clean ones, row by row.
+
+    Attributes:
+        entropy: of the clean predictions, nats.
+        correct: whether the clean top-1 token is the label.
+        cross_entropy: of the labels under the clean predictions, nats.
+        kl: KL(clean || changed), nats, for each changed version.
+        changed_correct: whether its top-1 token is the label.
+    """
+
+    entropy: Float[Tensor, " row"]
+    correct: Bool[Tensor, " row"]
+    cross_entropy: Float[Tensor, " row"]
+    kl: Float[Tensor, "version row"]
+    changed_correct: Bool[Tensor, "version row"]
+
+
 @torch.no_grad()
-def readout_top1(head: Head, final: Float[Tensor, "row d_model"]) -> Int[Tensor, " row"]:
-    """The most probable token of each row."""
-    parts = [head(final[part]).argmax(-1) for part in chunks(head, len(final), final)]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
+def compare_readouts(
+    head: Head,
+    clean: Float[Tensor, "row d_model"],
+    changed: Sequence[Float[Tensor, "row d_model"]],
+    labels: Int[Tensor, " row"],
+) -> Comparison:
+    """Compare any number of changed versions with the clean rows: the clean logits are made once a chunk."""
+    found: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "correct", "cross_entropy", "kl", "changed")}
+    for part in chunks(head, clean):
+        reference, targets = head(clean[part]), labels[part].to(clean.device)
+        found["entropy"].append(entropy(reference))
+        found["correct"].append(reference.argmax(-1) == targets)
+        found["cross_entropy"].append(cross_entropy(reference, targets))
+        kls, hits = [], []
+        for version in changed:
+            logits = head(version[part])
+            kls.append(kl_divergence(reference, logits))
+            hits.append(logits.argmax(-1) == targets)
+        found["kl"].append(torch.stack(kls) if kls else clean.new_zeros(0, len(targets)))
+        found["changed"].append(torch.stack(hits) if hits else torch.zeros(0, len(targets), dtype=torch.bool))
+    if not found["entropy"]:
+        none = clean.new_zeros(0)
+        return Comparison(
+            none, none.bool(), none, none.new_zeros(len(changed), 0), none.new_zeros(len(changed), 0).bool()
+        )
+    return Comparison(
+        torch.cat(found["entropy"]),
+        torch.cat(found["correct"]),
+        torch.cat(found["cross_entropy"]),
+        torch.cat(found["kl"], dim=1),
+        torch.cat(found["changed"], dim=1),
+    )
 
 
 @torch.no_grad()
 def sample_labels(head: Head, final: Float[Tensor, "row d_model"], generator: torch.Generator) -> Int[Tensor, " row"]:
     """A token drawn from the prediction of each row."""
     drawn = []
-    for part in chunks(head, len(final), final):
+    for part in chunks(head, final):
         probabilities = head(final[part]).double().softmax(-1).cpu()
         drawn.append(torch.multinomial(probabilities, 1, generator=generator).squeeze(1))
     return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.long)

@@ -31,6 +31,15 @@ class Dictionary(Protocol):
     def decode(self, codes: Any) -> Any: ...
 
 
+@runtime_checkable
+class Referenced(Dictionary, Protocol):
+    """A dictionary that carries its reference: mean activation, mean code and a sample of codes."""
+
+    x_mean: Any
+    code_mean: Any
+    code_sample: Any
+
+
 def n_features(dictionary: Dictionary) -> int:
     """How many features the dictionary has (SAELens SAEs carry no such number)."""
     return int(dictionary.W_dec.shape[0])
@@ -143,17 +152,17 @@ def with_reference(
 def reference_of(
     name: str,
     dictionary: Dictionary,
-    reference: Mapping[str, ReferencedDictionary] | None,
+    reference: Mapping[str, Referenced] | None,
     wanted_by: str,
-) -> ReferencedDictionary:
+) -> Referenced:
     """The reference for a hook point, from the mapping or from the dictionary itself.
 
     Raises:
         InputError: there is none; `wanted_by` says what needs it.
     """
     found = (reference or {}).get(name, dictionary)
-    if not all(hasattr(found, attribute) for attribute in ("x_mean", "code_mean", "code_sample")):
+    if not isinstance(found, Referenced):
         raise InputError(
             f"{wanted_by} needs a reference at {name!r}: wrap the dictionary in lh.with_reference(sae, acts)."
         )
-    return found  # type: ignore[return-value]
+    return found

@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 from tl_lifehist.activations import NonFiniteActivations, stream_activations
 from tl_lifehist.errors import InputError, nearest
 from tl_lifehist.models import HookedModel, require_hooks
+from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
 
 BUFFER_ROWS = 1 << 16  # rows mixed at a time
@@ -38,11 +39,6 @@ def _sae_lens() -> Any:
             "Training and loading SAEs needs SAELens: install the extra with  pip install 'tl_lifehist[sae]'."
         ) from error
     return sae_lens
-
-
-def derive_seed(*parts: int) -> int:
-    """One seed out of several numbers, so that each use has a stream of its own."""
-    return int(np.random.SeedSequence([abs(int(p)) for p in parts]).generate_state(1)[0])
 
 
 @dataclass(frozen=True)

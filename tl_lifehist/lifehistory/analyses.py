@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from tl_lifehist.dictionaries.protocol import decoder_directions
-from tl_lifehist.dictionaries.sae import derive_seed, load_sae
+from tl_lifehist.dictionaries.sae import load_sae
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory import noise
 from tl_lifehist.lifehistory.containment import (
@@ -37,6 +37,7 @@ from tl_lifehist.lifehistory.study import SIZES, LifeHistoryStudy
 from tl_lifehist.lifehistory.survival import kaplan_meier, survival_by_entropy
 from tl_lifehist.lifehistory.workspace import Workspace
 from tl_lifehist.metrics import interval
+from tl_lifehist.seeds import derive_seed
 
 ORIENTATIONS = ("container", "depth")
 _RECRUITMENT = (

@@ -11,13 +11,14 @@ import pandas as pd
 import torch
 
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, n_features
-from tl_lifehist.dictionaries.sae import derive_seed, train_at
+from tl_lifehist.dictionaries.sae import train_at
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.contexts import top_contexts
 from tl_lifehist.lifehistory.lineages import trace_lineages
 from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, FeatureMatch, match_features, similarities
 from tl_lifehist.lifehistory.profiles import FeatureProfiles, profile_saes
 from tl_lifehist.models import HookedModel
+from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
 
 

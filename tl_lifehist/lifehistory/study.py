@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +10,9 @@ from typing import Any
 
 import torch
 
-from tl_lifehist.checkpoints.integrity import compare_fingerprints, fingerprint
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.dictionaries.sae import (
     check_init,
-    derive_seed,
     init_seeds,
     load_training_state,
     save_training_state,
@@ -24,7 +20,9 @@ from tl_lifehist.dictionaries.sae import (
 )
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.profiles import profile_saes
+from tl_lifehist.preflight import check_checkpoints, require_portable, text_of, token_fingerprint
 from tl_lifehist.runs import Executor, Run, RunFolder, Unit, limited_threads, save_profile
+from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
 
 N_FROZEN = 3  # further trainings at one checkpoint, for the frozen null
@@ -89,16 +87,8 @@ class LifeHistoryStudy:
                 "A life history needs at least two checkpoints, and this series has "
                 f"{len(self.series.steps)}: add steps."
             )
-        for name, split in (("train", "train"), ("test", "test")):
-            if getattr(self, name) is None:
-                if self.series.name != "pocket":
-                    raise InputError(
-                        f"Give {name}=TokenSet.from_texts(texts, tokenizer): only the pocket suite has text of its own."
-                    )
-                object.__setattr__(self, name, TokenSet.pocket(split))
-        for name in ("train", "test"):
-            if getattr(self, name).n_valid == 0:
-                raise InputError(f"The {name} tokens have no valid position.")
+        for split in ("train", "test"):
+            object.__setattr__(self, split, text_of(self.series, getattr(self, split), split))
         steps = self.series.steps
         if self.noise_steps is None:
             object.__setattr__(self, "noise_steps", tuple(sorted({steps[0], steps[len(steps) // 2], steps[-1]})))
@@ -177,22 +167,16 @@ class LifeHistoryStudy:
         from tl_lifehist.lifehistory.analyses import STAGES
         from tl_lifehist.lifehistory.collect import collect
 
-        if executor is not None and not self.series.is_portable:
-            raise InputError(
-                "Models in memory, or from a closure, cannot be sent to workers: use executor=None, or a series from a "
-                "directory, the hub, or a module-level loader."
-            )
+        require_portable(self.series, executor)
         folder = RunFolder(out)
         with folder.held(self.description(threads)), limited_threads(threads):
             root = str(folder.path)
-            shutil.rmtree(folder.unit("check"), ignore_errors=True)  # weights may have changed since the run began
 
-            def compute(title: str, units: list[Unit]) -> None:
+            def compute(title: str, units: Sequence[Unit]) -> None:
                 folder.run(units, threads=threads, executor=executor, title=title, progress=progress)
 
             steps = self.series.steps
-            compute("checking checkpoints", [Unit(f"check/step{s}", fingerprint_unit, (self.series, s)) for s in steps])
-            self._verify(folder)
+            check_checkpoints(folder, self.series, compute, allow_duplicates=self.allow_duplicates)
             if self.init == "previous":  # each unit starts from the one before
                 for step in steps:
                     compute(f"training SAEs, step {step}", [self._training(root, step, "base")])
@@ -210,39 +194,6 @@ class LifeHistoryStudy:
 
     def _training(self, root: str, step: int, name: str) -> Unit:
         return Unit(f"saes/step{step}/{name}", training_unit, (root, self, step, name))
-
-    def _verify(self, folder: RunFolder) -> None:
-        prints = {
-            step: json.loads((folder.unit(f"check/step{step}") / "fingerprint.json").read_text())
-            for step in self.series.steps
-        }
-        study, found = folder.study(), {str(step): groups for step, groups in prints.items()}
-        changed = [step for step, groups in study.get("fingerprints", found).items() if found.get(step) != groups]
-        if changed:
-            raise InputError(
-                f"The weights at step {', '.join(changed)} are not those that {folder.path} was begun with: "
-                "give another folder, or bring the checkpoints back."
-            )
-        folder.write_study({**study, "fingerprints": found})
-        report = compare_fingerprints(prints)
-        if report.duplicates and not self.allow_duplicates:
-            raise InputError(
-                f"Checkpoints hold identical weights, which would look like perfect persistence: {report} "
-                "Leave them out with series.subset([...]), or pass allow_duplicates=True (--allow-duplicates)."
-            )
-
-
-def token_fingerprint(tokens: TokenSet) -> str:
-    """A hash of ids and masks, so that a run folder knows its text."""
-    digest = hashlib.sha256()
-    for tensor in (tokens.ids, tokens.valid, tokens.labels, tokens.attention_mask, tokens.documents):
-        digest.update(b"none" if tensor is None else tensor.numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def fingerprint_unit(folder: Path, series: CheckpointSeries, step: int) -> None:
-    """Hash one checkpoint by parameter group."""
-    (folder / "fingerprint.json").write_text(json.dumps(fingerprint(series.load(step))))
 
 
 def training_unit(folder: Path, root: str, study: LifeHistoryStudy, step: int, name: str) -> None:

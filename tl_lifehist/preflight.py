@@ -1,0 +1,87 @@
+"""What every study does before it computes: name its text, fingerprint its checkpoints, refuse what would mislead."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tl_lifehist.checkpoints.integrity import compare_fingerprints, fingerprint
+from tl_lifehist.checkpoints.series import CheckpointSeries
+from tl_lifehist.errors import InputError
+from tl_lifehist.runs import Executor, RunFolder, Unit
+from tl_lifehist.tokens import TokenSet
+
+
+def token_fingerprint(tokens: TokenSet) -> str:
+    """A hash of ids and masks, so that a run folder knows its text."""
+    digest = hashlib.sha256()
+    for tensor in tokens.tensors():
+        digest.update(b"none" if tensor is None else tensor.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def text_of(series: CheckpointSeries, tokens: TokenSet | None, split: str) -> TokenSet:
+    """The given tokens, or the pocket suite's own text.
+
+    Raises:
+        InputError: no tokens for another series, or none with a valid position.
+    """
+    if tokens is None:
+        if series.name != "pocket":
+            raise InputError(
+                f"Give {split}=TokenSet.from_texts(texts, tokenizer): only the pocket suite has text of its own."
+            )
+        tokens = TokenSet.pocket(split)
+    if tokens.n_valid == 0:
+        raise InputError(f"The {split} tokens have no valid position.")
+    return tokens
+
+
+def require_portable(series: CheckpointSeries, executor: Executor | None) -> None:
+    """Refuse to send models in memory to workers."""
+    if executor is not None and not series.is_portable:
+        raise InputError(
+            "Models in memory, or from a closure, cannot be sent to workers: use executor=None, or a series from a "
+            "directory, the hub, or a module-level loader."
+        )
+
+
+def check_checkpoints(
+    folder: RunFolder,
+    series: CheckpointSeries,
+    compute: Callable[[str, Sequence[Unit]], None],
+    *,
+    allow_duplicates: bool,
+) -> None:
+    """Fingerprint every checkpoint anew, since weights may have changed since the run began, and store what was found.
+
+    Raises:
+        InputError: weights other than the run was begun with, or identical checkpoints that were not allowed.
+    """
+    shutil.rmtree(folder.unit("check"), ignore_errors=True)
+    compute("checking checkpoints", [Unit(f"check/step{s}", fingerprint_unit, (series, s)) for s in series.steps])
+    prints = {
+        step: json.loads((folder.unit(f"check/step{step}") / "fingerprint.json").read_text()) for step in series.steps
+    }
+    study, found = folder.study(), {str(step): groups for step, groups in prints.items()}
+    changed = [step for step, groups in study.get("fingerprints", found).items() if found.get(step) != groups]
+    if changed:
+        raise InputError(
+            f"The weights at step {', '.join(changed)} are not those that {folder.path} was begun with: "
+            "give another folder, or bring the checkpoints back."
+        )
+    folder.write_study({**study, "fingerprints": found})
+    report = compare_fingerprints(prints)
+    if report.duplicates and not allow_duplicates:
+        raise InputError(
+            f"Checkpoints hold identical weights, which would look like perfect persistence: {report} "
+            "Leave them out with series.subset([...]), or pass allow_duplicates=True (--allow-duplicates)."
+        )
+
+
+def fingerprint_unit(folder: Path, series: CheckpointSeries, step: int) -> None:
+    """Hash one checkpoint by parameter group."""
+    (folder / "fingerprint.json").write_text(json.dumps(fingerprint(series.load(step))))

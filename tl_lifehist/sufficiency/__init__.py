@@ -1,0 +1,1 @@
+"""Study 2: functional sufficiency. Follow the data from `reconstruction.py` to `study.py`."""

@@ -1,0 +1,234 @@
+"""Calibrating masks: gates that keep a target at the least soft mass (formulas 3 to 5 of the sufficiency methods)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from tl_lifehist.dictionaries.basis import MaskBasis
+from tl_lifehist.dictionaries.protocol import Dictionary
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel, frozen
+from tl_lifehist.sufficiency.clean import CleanRun
+from tl_lifehist.sufficiency.gates import SoftMask, temperature
+from tl_lifehist.sufficiency.objectives import Injected, Quadratic, injected_losses
+from tl_lifehist.sufficiency.targets import Objective, Reconstruction, Target
+from tl_lifehist.tokens import TokenSet
+
+STEPS, BATCH_SIZE, LEARNING_RATE, START = 1000, 16, 0.05, 2.0  # ours
+SETTLED = 0.75  # share of the steps after which the learning rate falls linearly to 0 (ours)
+REACH = 8.0  # |alpha| / temperature stays below it: a saturated sigmoid has no slope left to come back by (ours)
+RECORDED = 10  # steps between two lines of a mask's history
+
+
+@dataclass(frozen=True, eq=False)
+class MaskTask:
+    """One mask to calibrate.
+
+    Attributes:
+        dictionary: whose components are gated; it carries its reference (`decompose`, `with_reference`).
+        target: what to preserve.
+        penalty: lambda, the price of one component's gate. At k components `0.1 / k` keeps lambda k at 0.1.
+        seed: draws the minibatches.
+        center_codes: as in `MaskedReconstruction`.
+        keep_error: as in `MaskedReconstruction`.
+    """
+
+    dictionary: Dictionary
+    target: Target
+    penalty: float = 1e-3
+    seed: int = 0
+    center_codes: bool = True
+    keep_error: bool = False
+
+
+def calibrate_mask(
+    model: HookedModel,
+    dictionary: Dictionary,
+    tokens: TokenSet,
+    target: Target,
+    *,
+    hook_name: str,
+    penalty: float = 1e-3,
+    steps: int = STEPS,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+    center_codes: bool = True,
+    keep_error: bool = False,
+    learning_rate: float = LEARNING_RATE,
+    progress: bool | None = False,
+) -> SoftMask:
+    """One soft mask: gates `sigmoid(alpha / temperature)` that minimise `relative loss + penalty * sum of gates`
+    (formula 5 of the sufficiency methods) by Adam on alpha.
+
+    Args:
+        model: hooked, in evaluation mode; its parameters are frozen meanwhile and get their setting back.
+        dictionary: with its reference, as `decompose` and `with_reference` give it.
+        tokens: the calibration split: text the dictionary was not fitted on, and other text than the test.
+        target: `Reconstruction()`, `FixedHead(translator)`, `Downstream()` or `Transfer(final_model, alignment)`.
+        hook_name: where the activation is replaced.
+        penalty: lambda (ours: 1e-3 at 100 components).
+        steps: Adam steps (ours).
+        batch_size: sequences a step; as many as there are, or more, puts all of them into every step.
+        seed: draws the minibatches.
+        center_codes: as in `MaskedReconstruction`.
+        keep_error: as in `MaskedReconstruction`.
+        learning_rate: of Adam (ours); it falls linearly to 0 over the last quarter.
+        progress: a bar; None shows it on a terminal alone.
+
+    Raises:
+        InputError: a dictionary without reference or of another width, no scored position, fewer than one step, a
+            negative penalty, a model in training mode, an unknown hook point, a reference near 0.
+
+    How it can mislead: a small mask can be an easy site and not a sufficient set; `evaluate_mask` puts the empty and
+    the full mask beside it.
+    """
+    task = MaskTask(dictionary, target, penalty, seed, center_codes, keep_error)
+    return calibrate_masks(
+        model,
+        [task],
+        tokens,
+        hook_name=hook_name,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        progress=progress,
+    )[0]
+
+
+def calibrate_masks(
+    model: HookedModel,
+    tasks: Sequence[MaskTask],
+    tokens: TokenSet,
+    *,
+    hook_name: str,
+    steps: int = STEPS,
+    batch_size: int = BATCH_SIZE,
+    learning_rate: float = LEARNING_RATE,
+    progress: bool | None = False,
+) -> list[SoftMask]:
+    """Several masks at one hook point, in the order of `tasks`: methods, targets, penalties and seeds share one clean
+    pass, and masks that go through the same model with the same minibatches share each step. Each comes out as
+    `calibrate_mask` alone would give it, up to rounding.
+
+    Raises:
+        InputError: as `calibrate_mask`.
+    """
+    _check(tasks, tokens, steps)
+    clean = CleanRun(model, hook_name, tokens, batch_size)
+    bases = [MaskBasis.of(t.dictionary, hook_name, center_codes=t.center_codes, keep_error=t.keep_error) for t in tasks]
+    with frozen(model):
+        objectives = [task.target.objective(clean, basis) for task, basis in zip(tasks, bases, strict=True)]
+    return _descend(model, tasks, objectives, bases, len(tokens), hook_name, steps, batch_size, learning_rate, progress)
+
+
+def _check(tasks: Sequence[MaskTask], tokens: TokenSet, steps: int) -> None:
+    if tokens.n_valid == 0:
+        raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
+    if tokens.n_scored == 0 and any(not isinstance(task.target, Reconstruction) for task in tasks):
+        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    if steps < 1:
+        raise InputError(f"steps={steps}: at least one step is needed.")
+    for task in tasks:
+        if not task.penalty >= 0:
+            raise InputError(f"penalty={task.penalty} must not be negative.")
+
+
+def _descend(
+    model: HookedModel,
+    tasks: Sequence[MaskTask],
+    objectives: Sequence[Objective],
+    bases: Sequence[MaskBasis],
+    n_sequences: int,
+    hook_name: str,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    progress: bool | None,
+) -> list[SoftMask]:
+    alphas = [torch.full_like(basis.code_mean, START).requires_grad_() for basis in bases]
+    optimiser = torch.optim.Adam(alphas, lr=learning_rate)
+    falling = max(1.0, (1 - SETTLED) * steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (steps - step) / falling))
+    draws = {task.seed: _minibatches(n_sequences, batch_size, task.seed) for task in tasks}
+    evaluate = _grouped(tasks, objectives)
+    history: list[list[tuple[int, float, float, float]]] = [[] for _ in tasks]
+    with frozen(model):
+        for step in tqdm(range(steps), desc="masks", disable=None if progress is None else not progress):
+            heat = temperature(step, steps)
+            with torch.no_grad():
+                for alpha in alphas:
+                    alpha.clamp_(-REACH * heat, REACH * heat)
+            gates = [torch.sigmoid(alpha / heat) for alpha in alphas]
+            losses = evaluate(gates, {seed: next(draw) for seed, draw in draws.items()})
+            total = sum(
+                loss.double() + task.penalty * z.double().sum()
+                for loss, task, z in zip(losses, tasks, gates, strict=True)
+            )
+            optimiser.zero_grad()
+            total.backward()  # type: ignore[union-attr]
+            optimiser.step()
+            schedule.step()
+            if step % RECORDED == 0 or step == steps - 1:
+                for lines, loss, z in zip(history, losses, gates, strict=True):
+                    lines.append((step, heat, float(loss.detach()), float(z.detach().mean())))
+    final = temperature(steps, steps)
+    columns = ["step", "temperature", "loss", "soft_mass"]
+    return [
+        SoftMask(
+            torch.sigmoid((alpha.detach() / final).clamp(-REACH, REACH)),
+            hook_name,
+            task.dictionary,
+            task.target.name,
+            task.penalty,
+            task.seed,
+            pd.DataFrame(lines, columns=columns),
+            task.center_codes,
+            task.keep_error,
+        )
+        for alpha, task, lines in zip(alphas, tasks, history, strict=True)
+    ]
+
+
+def _grouped(
+    tasks: Sequence[MaskTask], objectives: Sequence[Objective]
+) -> Callable[[list[Tensor], dict[int, Tensor]], list[Tensor]]:
+    """All losses of a step; masks injected into one model on the same minibatches go through it together."""
+    together: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, (task, objective) in enumerate(zip(tasks, objectives, strict=True)):
+        if isinstance(objective, Injected):
+            together[id(objective.tail), task.seed].append(i)
+
+    def evaluate(gates: list[Tensor], sequences: dict[int, Tensor]) -> list[Tensor]:
+        losses: dict[int, Tensor] = {}
+        for (_, seed), members in together.items():
+            parts = [objectives[i] for i in members]
+            values = injected_losses(parts, [gates[i] for i in members], sequences[seed])  # type: ignore[arg-type]
+            losses.update(zip(members, values, strict=True))
+        for i, objective in enumerate(objectives):
+            if isinstance(objective, Quadratic):
+                losses[i] = objective(gates[i])
+            elif not isinstance(objective, Injected):
+                losses[i] = objective(gates[i], sequences[tasks[i].seed])
+        return [losses[i] for i in range(len(objectives))]
+
+    return evaluate
+
+
+def _minibatches(n_sequences: int, batch_size: int, seed: int) -> Iterator[Int[Tensor, " chosen"]]:
+    """Endless minibatches of sequences, shuffled anew in every round; all of them in order where they fit in one."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        if batch_size >= n_sequences:
+            yield torch.arange(n_sequences)
+            continue
+        order = torch.randperm(n_sequences, generator=generator)
+        for start in range(0, n_sequences - batch_size + 1, batch_size):
+            yield order[start : start + batch_size].sort().values

@@ -1,0 +1,189 @@
+"""Where the two studies meet: do sufficient masks over SAE features pick the persistent carriers?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tl_lifehist.activations import collect_activations
+from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, with_reference
+from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.controls import draw_controls
+from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.metrics import exceedance_p, interval
+from tl_lifehist.seeds import derive_seed
+from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_masks
+from tl_lifehist.sufficiency.evaluation import evaluate_mask
+from tl_lifehist.sufficiency.targets import Downstream
+
+if TYPE_CHECKING:
+    from tl_lifehist.sufficiency.study import SufficiencyStudy
+
+N_SETS = 1000  # matched sets of non-carriers
+MIN_MATCHED = 0.9  # share of the carriers with an equal, below which the null says nothing (D19: 10 % unmatched)
+COLUMNS = [
+    *("keep_error", "n_alive", "n_carriers", "soft_mass", "enrichment", "against", "null", "low", "high", "p"),
+    *("unmatched_share", "kl", "relative_kl", "lost_fraction"),
+]
+
+
+class FeatureSubset:
+    """Some features of a dictionary as a dictionary of their own; the others count as its error."""
+
+    def __init__(self, dictionary: Dictionary, features: Sequence[int]) -> None:
+        self.dictionary = dictionary
+        self.features = torch.as_tensor(list(features), dtype=torch.long)
+        self.W_dec = decoder_directions(dictionary, self.features)
+        zero = torch.zeros(1, dictionary.W_dec.shape[0]).to(dictionary.W_dec)
+        self.b_dec = dictionary.decode(zero).squeeze(0).detach()
+
+    def encode(self, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row feature"]:
+        """Codes of these features alone."""
+        return self.dictionary.encode(x)[:, self.features]
+
+    def decode(self, codes: Float[Tensor, "row feature"]) -> Float[Tensor, "row d_model"]:
+        """The reconstruction by these features alone."""
+        return self.b_dec + codes @ self.W_dec
+
+
+@dataclass(frozen=True)
+class CarrierEnrichment:
+    """How much of a mask the carriers take.
+
+    Attributes:
+        enrichment: mean gate over the carriers / mean gate over all alive features: 1 where the mask ignores them.
+        against: the same for the carriers that stand against the matched sets (all of them, or random halves where
+            carriers are more than half of the candidates), as a mean over draws.
+        draws: for non-carriers matched by mass, a value a set.
+        low: 2.5 % of the draws.
+        high: 97.5 % of the draws.
+        p: one-sided, how often a matched set takes as much of the mask as the carriers it stands against.
+        unmatched_share: carriers without an equal among the non-carriers.
+
+    How it can mislead: carriers are heavy features, and heavy features are kept by any mask: 1 is no null, the matched
+    sets are. Sets of one pool overlap, so their spread is too small where the pool is only a few times the carriers.
+    """
+
+    enrichment: float
+    against: float
+    draws: np.ndarray
+    low: float
+    high: float
+    p: float
+    unmatched_share: float
+
+    @property
+    def null(self) -> float:
+        """Mean over the matched sets."""
+        return float(np.mean(self.draws)) if len(self.draws) else float("nan")
+
+
+def carrier_enrichment(
+    gates: Float[Tensor, " alive"],
+    profile: FeatureProfiles,
+    carriers: Sequence[int],
+    *,
+    n_sets: int = N_SETS,
+    seed: int = 0,
+) -> CarrierEnrichment:
+    """Mean gate over the carriers beside that over non-carriers of equal mass (ours; the controls are D19's).
+
+    Args:
+        gates: one for each alive feature of the profile, in order.
+        profile: the SAE's features on a text; its `alive()` says which are gated.
+        carriers: features of the SAE.
+        n_sets: matched sets.
+        seed: of the sets.
+
+    Raises:
+        InputError: another number of gates than alive features, or no carrier among them.
+    """
+    alive = np.flatnonzero(profile.alive())
+    if gates.shape != (len(alive),):
+        raise InputError(f"There are {tuple(gates.shape)} gates for {len(alive)} alive features: give one for each.")
+    chosen = sorted(set(map(int, carriers)) & set(alive.tolist()))
+    if not chosen:
+        raise InputError("No carrier is alive here: give the carriers of the same SAE and step.")
+    gate = np.full(profile.acts.shape[1], np.nan)
+    gate[alive] = gates.detach().double().cpu().numpy()
+    whole = float(np.nanmean(gate))
+    name = profile.hook_name
+    sets = draw_controls({name: profile}, {name: chosen}, kind="mass", n_draws=n_sets, seed=seed)
+    matched = [draw for draw in sets if draw.controls[name]]
+    draws = np.array([gate[draw.controls[name]].mean() for draw in matched]) / whole
+    against = np.array([gate[draw.carriers[name]].mean() for draw in matched]) / whole
+    unmatched = float(np.mean([draw.unmatched_share for draw in sets])) if sets else 1.0
+    testable = len(draws) > 0 and unmatched <= 1 - MIN_MATCHED
+    low, high = interval(draws)
+    return CarrierEnrichment(
+        enrichment=float(gate[chosen].mean()) / whole,
+        against=float(against.mean()) if len(against) else float("nan"),
+        draws=draws,
+        low=low,
+        high=high,
+        p=exceedance_p(0.0, draws - against) if testable else float("nan"),
+        unmatched_share=unmatched,
+    )
+
+
+def shared_points(study: SufficiencyStudy) -> list[tuple[int, str]]:
+    """Checkpoints of both, at the hook points of both; at all of the life-history run's where they share none.
+
+    Raises:
+        InputError: the run is of another study or another series, or has no checkpoint of this one.
+    """
+    from tl_lifehist.runs import load_run
+
+    assert study.life_history is not None
+    known = load_run(study.life_history).study
+    if known.get("study") != "life-history" or known.get("series") != study.series.name:
+        raise InputError(
+            f"{study.life_history} holds no life-history run of the series {study.series.name!r}: give one of the same."
+        )
+    steps = [step for step in study.series.steps if step in known["steps"]]
+    if not steps:
+        raise InputError(f"{study.life_history} has the checkpoints {known['steps']}, none of this study's.")
+    shared = [name for name in known["hook_names"] if name in (study.hook_names or ())]
+    return [(step, hook_name) for step in steps for hook_name in shared or known["hook_names"]]
+
+
+def carriers_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: str) -> None:
+    """Masks over the alive features of one SAE of the life-history run, with its error kept and dropped."""
+    from tl_lifehist.lifehistory.stored import stored_features
+
+    assert study.life_history is not None
+    assert study.train is not None
+    assert study.calibration is not None
+    assert study.test is not None
+    sae, profile, carriers = stored_features(study.life_history, step, hook_name)
+    alive = np.flatnonzero(profile.alive())
+    keys = {"step": step, "hook_name": hook_name}
+    rows: list[dict[str, Any]] = []
+    if set(carriers) & set(alive.tolist()):
+        model = study.series.load(step)
+        subset = FeatureSubset(sae, alive.tolist())
+        dictionary = with_reference(subset, collect_activations(model, hook_name, study.train), seed=study.seed)
+        tasks = [
+            MaskTask(dictionary, Downstream(study.relative_to), study.mass_price / len(alive), keep_error=keep)
+            for keep in (True, False)
+        ]
+        text: dict[str, Any] = {"hook_name": hook_name, "batch_size": study.batch_size}
+        masks = calibrate_masks(model, tasks, study.calibration, steps=study.steps, **text)
+        for mask in masks:
+            found = carrier_enrichment(mask.gates, profile, carriers, seed=derive_seed(study.seed, step, 5))
+            cost = evaluate_mask(model, dictionary, mask, study.test, keep_error=mask.keep_error, **text)
+            values = (
+                *(mask.keep_error, len(alive), len(set(carriers)), mask.soft_mass, found.enrichment, found.against),
+                *(found.null, found.low, found.high, found.p, found.unmatched_share),
+                *(cost.kl, cost.relative_kl, cost.lost_fraction),
+            )
+            rows.append(keys | dict(zip(COLUMNS, values, strict=True)))
+    pd.DataFrame(rows, columns=[*keys, *COLUMNS]).to_parquet(folder / "carriers.parquet", index=False)

@@ -1,0 +1,198 @@
+"""One checkpoint and hook point of the study: fit on the train text, calibrate on the second, measure on the third."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tl_lifehist.activations import collect_activations
+from tl_lifehist.dictionaries.decomposition import Decomposition, decompose, dictionary_overlap
+from tl_lifehist.metrics import top_row_share
+from tl_lifehist.models import HookedModel
+from tl_lifehist.seeds import derive_seed
+from tl_lifehist.sufficiency.alignment import Alignment, align_checkpoints, align_dictionaries, shuffled_rows
+from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_masks
+from tl_lifehist.sufficiency.cell_tables import measure
+from tl_lifehist.sufficiency.clean import NoReference
+from tl_lifehist.sufficiency.gates import SoftMask
+from tl_lifehist.sufficiency.massive import without_massive
+from tl_lifehist.sufficiency.study import SufficiencyStudy
+from tl_lifehist.sufficiency.targets import Downstream, FixedHead, Reconstruction, Target, Transfer
+from tl_lifehist.sufficiency.translator import Translator, fit_translator
+from tl_lifehist.tokens import TokenSet
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What is fitted at one checkpoint and hook point. `alignments` are by control and serve every method,
+    `dictionary_alignments` are between dictionaries, one for each of the close-ups.
+    """
+
+    study: SufficiencyStudy
+    step: int
+    hook_name: str
+    model: HookedModel
+    final_model: HookedModel
+    calibration: TokenSet
+    test: TokenSet
+    n_rows: int
+    top_row_share: float
+    dictionaries: dict[str, Decomposition]
+    translator: Translator
+    alignments: dict[str, Alignment]
+    dictionary_alignments: dict[str, Alignment]
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A mask of the study with what it was calibrated for."""
+
+    method: str
+    target: str
+    price: float
+    seed: int
+    mask: SoftMask
+
+
+def cell_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: str) -> None:
+    """Write the tables of one cell, and its dictionaries and fixed head in safetensors."""
+    cell = fit(study, step, hook_name)
+    masks = calibrate(cell)
+    tables = measure(cell, masks)
+    tables["stability_dictionaries"] = dictionary_stability(cell)
+    for method, dictionary in cell.dictionaries.items():
+        dictionary.save(folder / f"{method}.safetensors")
+    save_file(
+        {"weight": cell.translator.weight.contiguous(), "bias": cell.translator.bias.contiguous()},
+        folder / "translator.safetensors",
+    )
+    site, layer = place(hook_name)
+    for name, table in tables.items():
+        keys = {"step": step, "hook_name": hook_name, "site": site, "layer": layer}
+        table.assign(**keys)[[*keys, *table.columns]].to_parquet(folder / f"{name}.parquet", index=False)
+
+
+def place(hook_name: str) -> tuple[str, int]:
+    """Site and block of a hook point: `("hook_mlp_out", 2)` for `blocks.2.hook_mlp_out`; -1 outside the blocks."""
+    parts = hook_name.split(".")
+    layer = int(parts[1]) if len(parts) > 2 and parts[0] == "blocks" and parts[1].isdigit() else -1
+    return ".".join(parts[2:]) if layer >= 0 else hook_name, layer
+
+
+def fit(study: SufficiencyStudy, step: int, hook_name: str) -> Cell:
+    """Dictionaries, fixed head and alignments, on the train text alone."""
+    assert study.train is not None
+    assert study.calibration is not None
+    assert study.test is not None
+    model = study.series.load(step)
+    final_model = model if step == study.last else study.series.load(study.last)
+    train, calibration, test = (
+        without_massive(model, hook_name, tokens, study.leave_out_massive)
+        for tokens in (study.train, study.calibration, study.test)
+    )
+    acts = collect_activations(model, hook_name, train)
+    final_acts = acts if step == study.last else collect_activations(final_model, hook_name, train)
+    dictionaries = {m: _decomposed(study, acts, m, study.seed) for m in study.methods}
+    kinds = {"aligned": "ridge", "procrustes": "procrustes", "identity": "identity"}
+    alignments = {
+        name: align_checkpoints(acts, final_acts, ridge=study.ridge, kind=kind) for name, kind in kinds.items()
+    }
+    shuffled = shuffled_rows(acts, seed=derive_seed(study.seed, step, 1))
+    alignments["shuffled"] = align_checkpoints(shuffled, final_acts, ridge=study.ridge)
+    rows = slice(0, MATCHED_ROWS)  # component matching needs no more
+    by_dictionary = {
+        m: align_dictionaries(
+            dictionaries[m], _decomposed(study, final_acts, m, study.seed), acts[rows], final_acts[rows]
+        )
+        for m in study.close_ups
+    }
+    translator = fit_translator(
+        model,
+        hook_name,
+        train,
+        steps=study.translator_steps,
+        batch_size=study.batch_size,
+        seed=derive_seed(study.seed, step, 2),
+    )
+    return Cell(
+        study,
+        step,
+        hook_name,
+        model,
+        final_model,
+        calibration,
+        test,
+        len(acts),
+        top_row_share(acts),
+        dictionaries,
+        translator,
+        alignments,
+        by_dictionary,
+    )
+
+
+MATCHED_ROWS = 8192  # rows on which components of two dictionaries are matched (ours)
+
+
+def _decomposed(study: SufficiencyStudy, acts: Tensor, method: str, seed: int) -> Decomposition:
+    k = study.n_components or min(100, acts.shape[1])
+    return decompose(acts, method=method, n_components=k, seed=seed)
+
+
+def calibrate(cell: Cell) -> list[Calibrated]:
+    """All masks of a cell in one descent: targets and methods, then the close-ups' sweep and seeds, downstream."""
+    study = cell.study
+    targets: dict[str, Target] = {
+        "reconstruction": Reconstruction(),
+        "fixed_head": FixedHead(cell.translator, study.relative_to),
+        "downstream": Downstream(study.relative_to),
+        "transfer": Transfer(cell.final_model, cell.alignments["aligned"], study.transfer_loss, study.relative_to),
+    }
+    first = study.seeds[0]
+    wanted = [(m, t, study.mass_price, first) for m in study.methods for t in study.targets]
+    if "downstream" in study.targets:
+        wanted += [(m, "downstream", price, first) for m in study.close_ups for price in study.sweep]
+        wanted += [(m, "downstream", study.mass_price, seed) for m in study.close_ups for seed in study.seeds[1:]]
+    while wanted:
+        tasks = []
+        for method, target, price, seed in wanted:
+            dictionary = cell.dictionaries[method]
+            tasks.append(MaskTask(dictionary, targets[target], price / len(dictionary.W_dec), seed))
+        try:
+            masks = calibrate_masks(
+                cell.model,
+                tasks,
+                cell.calibration,
+                hook_name=cell.hook_name,
+                steps=study.steps,
+                batch_size=study.batch_size,
+            )
+        except NoReference as error:  # formula 9: such a target has no mask here, and is counted
+            wanted = [w for w in wanted if w[1] != error.target]
+        else:
+            return [Calibrated(*w, mask) for w, mask in zip(wanted, masks, strict=True)]
+    return []
+
+
+def dictionary_stability(cell: Cell) -> pd.DataFrame:
+    """How far dictionaries of further seeds have the same directions: method, seed_a, seed_b, dictionary_overlap."""
+    study = cell.study
+    assert study.train is not None
+    acts = None
+    rows: list[tuple[Any, ...]] = []
+    for method in study.close_ups:
+        for seed in study.seeds[1:]:
+            if method == "svd":  # no randomness in it
+                overlap = 1.0
+            else:
+                if acts is None:
+                    tokens = without_massive(cell.model, cell.hook_name, study.train, study.leave_out_massive)
+                    acts = collect_activations(cell.model, cell.hook_name, tokens)
+                overlap = dictionary_overlap(cell.dictionaries[method], _decomposed(study, acts, method, seed))
+            rows.append((method, study.seeds[0], seed, overlap))
+    return pd.DataFrame(rows, columns=["method", "seed_a", "seed_b", "dictionary_overlap"])

@@ -1,0 +1,121 @@
+"""One clean pass over a token set, shared by everything that replaces activations at one hook point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tl_lifehist.dictionaries.basis import MaskBasis
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel
+from tl_lifehist.readout import readout_entropy, readout_kl
+from tl_lifehist.tail import Entry, Tail
+from tl_lifehist.tokens import TokenSet
+
+KEPT_CODES = 2**27  # codes kept between steps, in numbers; a wider dictionary encodes each minibatch again
+TINY = 1e-8  # a reference below it makes a relative figure meaningless (formula 9)
+
+
+class NoReference(InputError):
+    """What a loss is relative to is practically 0. `target` names the target it was wanted for."""
+
+    def __init__(self, message: str, target: str) -> None:
+        super().__init__(message)
+        self.target = target
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (str(self), self.target)  # so that a worker can send it back
+
+
+@dataclass(frozen=True, eq=False)
+class CleanRun:
+    """A model's own activations and final residuals on a token set, and what relative losses are relative to."""
+
+    model: HookedModel
+    hook_name: str
+    tokens: TokenSet
+    batch_size: int
+
+    @cached_property
+    def tail(self) -> Tail:
+        return Tail(self.model, self.hook_name)
+
+    @cached_property
+    def entry(self) -> Entry:
+        return self.tail.enter_all(self.tokens, self.batch_size)
+
+    @cached_property
+    def entropy(self) -> float:
+        """Mean entropy of the clean predictions, nats."""
+        return float(readout_entropy(self.tail.head, self.entry.final).double().mean())
+
+    @torch.no_grad()
+    def kl_of_constant(self, row: Float[Tensor, " d_model"]) -> float:
+        """Mean KL, nats, of one and the same activation at every valid position (mean ablation, for the mean)."""
+        total = 0.0
+        for part in torch.arange(len(self.entry)).split(self.batch_size):
+            entry = self.entry[part]
+            final = self.tail.final(entry, row.expand(len(entry.acts), -1))
+            total += float(readout_kl(self.tail.head, entry.final, final).double().sum())
+        return total / self.tokens.n_scored
+
+
+@dataclass(frozen=True, eq=False)
+class SourceRows:
+    """The masked rows of chosen sequences. Codes are made once where they fit, since NNLS codes are dear."""
+
+    entry: Entry
+    basis: MaskBasis
+
+    @cached_property
+    def _kept(self) -> Float[Tensor, "seq pos component"] | None:
+        valid = self.entry.batch.valid
+        if valid.numel() * len(self.basis.directions) > KEPT_CODES:
+            return None
+        codes = self.basis.codes(self.entry.acts)
+        kept = codes.new_zeros(*valid.shape, codes.shape[1])
+        kept[valid.to(codes.device)] = codes
+        return kept
+
+    def parts(
+        self, sequences: Int[Tensor, " chosen"]
+    ) -> tuple[Float[Tensor, "row d_model"], Float[Tensor, "row component"]]:
+        """What stays at gates of 0, and the codes, of the chosen sequences' valid positions."""
+        acts = self.entry.value[sequences][self.entry.batch.valid[sequences].to(self.entry.value.device)]
+        acts = acts.to(self.basis.directions)
+        if self._kept is None:
+            codes = self.basis.codes(acts)
+        else:
+            codes = self._kept[sequences][self.entry.batch.valid[sequences].to(self._kept.device)]
+        return self.basis.base(acts, codes), codes
+
+    def rows(self, sequences: Int[Tensor, " chosen"], gates: Float[Tensor, " component"]) -> Tensor:
+        """The masked reconstruction of the chosen sequences. Gradients flow to the gates."""
+        base, codes = self.parts(sequences)
+        return base + (gates.to(codes) * codes) @ self.basis.directions
+
+
+def reference_value(
+    target: str, relative_to: str, entropy: Callable[[], float], mean_ablation: Callable[[], float]
+) -> float:
+    """What a KL is divided by: formula 9 of the sufficiency methods.
+
+    Raises:
+        InputError: an unknown choice.
+        NoReference: a reference that is practically 0.
+    """
+    if relative_to not in ("entropy", "mean_ablation", "nats"):
+        raise InputError(f'relative_to={relative_to!r} is unknown: use "entropy", "mean_ablation" or "nats".')
+    value = {"entropy": entropy, "mean_ablation": mean_ablation, "nats": lambda: 1.0}[relative_to]()
+    if value < TINY:
+        raise NoReference(
+            f"The reference ({relative_to}) is {value:.1e} nats, so a loss relative to it means nothing: "
+            'use another relative_to, "nats" at the last.',
+            target,
+        )
+    return value

@@ -1,0 +1,123 @@
+"""The fixed head: an affine map into the final residual stream, read by the model's own head (formula 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel, frozen
+from tl_lifehist.readout import Head, readout_kl
+from tl_lifehist.tail import Tail
+from tl_lifehist.tokens import TokenSet
+
+
+@dataclass(frozen=True, eq=False)
+class Translator:
+    """`head(h @ weight + bias)`: what the predictions would be if the model ended at the hook point.
+
+    Attributes:
+        weight: maps activations to the final residual stream; the identity for an untrained one in the stream.
+        bias: added to it.
+        head: residual rows to logits: final norm, prediction head of a masked model, unembedding.
+        history: step, kl (nats, over the rows of the step) of the fit.
+
+    How it can mislead: it says what a linear reader could take from the activation, not what the model takes.
+    """
+
+    weight: Float[Tensor, "d_model d_final"]
+    bias: Float[Tensor, " d_final"]
+    head: Head
+    history: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def __call__(self, acts: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_final"]:
+        """The translated rows, to be read by `head`. Gradients flow to `acts`."""
+        return acts @ self.weight.to(acts) + self.bias.to(acts)
+
+
+def fit_translator(
+    model: HookedModel,
+    hook_name: str,
+    tokens: TokenSet,
+    *,
+    head: Callable[[Tensor], Tensor] | None = None,
+    steps: int = 400,
+    batch_rows: int = 256,
+    learning_rate: float = 3e-3,
+    batch_size: int = 16,
+    seed: int = 0,
+) -> Translator:
+    """Fit the affine map of a fixed head by KL(model || head(a(h))) at the scored positions (formula 7 of the
+    sufficiency methods, the tuned-lens construction).
+
+    In the residual stream the map starts at the identity, anywhere else at zero with the mean final residual as bias.
+    Weights learn in units of the activations' own scale, so that one learning rate fits every model.
+
+    Args:
+        model: hooked, in evaluation mode; its parameters are frozen meanwhile and get their setting back.
+        hook_name: where activations are read.
+        tokens: text that no mask is calibrated or tested on.
+        head: residual rows to logits; by default everything behind the model's last block, the prediction head of a
+            masked language model included.
+        steps: Adam steps (ours); the learning rate falls linearly to 0.
+        batch_rows: scored positions a step (ours).
+        learning_rate: of Adam (ours).
+        batch_size: sequences a clean pass.
+        seed: draws the rows.
+
+    Raises:
+        InputError: no scored position, an unknown hook point, a model in training mode.
+
+    How it can mislead: an under-trained translator makes the fixed head look blind; its KL to the model is in
+    `history` and on the study's table of checkpoints.
+    """
+    if tokens.n_scored == 0:
+        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    tail = Tail(model, hook_name)
+    read = head or tail.head
+    acts, final = scored_rows(tail, tokens, batch_size)
+    mean, target_mean = acts.mean(dim=0), final.mean(dim=0)
+    scale = float((acts - mean).square().mean().sqrt().clamp_min(1e-12))
+    target_scale = float((final - target_mean).square().mean().sqrt().clamp_min(1e-12))
+    in_stream = tail.in_residual_stream and acts.shape[1] == final.shape[1]
+    start = torch.eye(acts.shape[1]).to(acts) if in_stream else acts.new_zeros(acts.shape[1], final.shape[1])
+    # the learned part, in units of the scales; it sees rows without their mean, so that weight and bias do not compete
+    moved = acts.new_zeros(start.shape).requires_grad_()
+    shift = acts.new_zeros(final.shape[1]).requires_grad_()
+    optimiser = torch.optim.Adam([moved, shift], lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+    constant = acts.new_zeros(final.shape[1]) if in_stream else target_mean
+    generator = torch.Generator().manual_seed(seed)
+    history = []
+    with frozen(model):
+        for step in range(steps):
+            drawn = torch.randint(len(acts), (min(batch_rows, len(acts)),), generator=generator).to(acts.device)
+            rows = acts[drawn]
+            change = ((rows - mean) / scale) @ moved + shift
+            loss = readout_kl(read, final[drawn], rows @ start + constant + target_scale * change).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            history.append((step, float(loss.detach())))
+    learned = (target_scale / scale) * moved.detach()
+    weight, bias = start + learned, constant + target_scale * shift.detach() - mean @ learned
+    return Translator(weight, bias, read, pd.DataFrame(history, columns=["step", "kl"]))
+
+
+@torch.no_grad()
+def scored_rows(
+    tail: Tail, tokens: TokenSet, batch_size: int
+) -> tuple[Float[Tensor, "scored d_model"], Float[Tensor, "scored d_final"]]:
+    """Activations and clean final residuals at the scored positions, in order, at least float32."""
+    acts, final = [], []
+    for start in range(0, len(tokens), batch_size):
+        entry = tail.enter(tokens[start : start + batch_size], start)
+        acts.append(entry.acts[entry.scored_row.to(entry.value.device)])
+        final.append(entry.final.to(torch.promote_types(entry.final.dtype, torch.float32)))
+    return torch.cat(acts), torch.cat(final)
