@@ -24,8 +24,10 @@ def chunks(head: Head, rows: Tensor, copies: int = 1) -> Iterator[slice]:
     """Slices of rows such that the logits of a slice, `copies` times, fit into one chunk."""
     if len(rows) == 0:
         return
-    with torch.no_grad():
-        d_vocab = head(rows[:1].detach().reshape(-1, rows.shape[-1])[:1]).shape[-1]
+    d_vocab = getattr(head, "d_vocab", None)  # a head that knows it need not be asked
+    if d_vocab is None:
+        with torch.no_grad():
+            d_vocab = head(rows[:1].detach().reshape(-1, rows.shape[-1])[:1]).shape[-1]
     size = max(1, CHUNK // (d_vocab * copies))
     for start in range(0, len(rows), size):
         yield slice(start, start + size)
@@ -78,7 +80,9 @@ def readout_kl(
             reference = head(clean[part])
         if rows.ndim == 2:
             return kl_divergence(reference, head(rows))
-        return torch.stack([kl_divergence(reference, head(version)) for version in rows.unbind(1)], dim=1)
+        copies = rows.shape[1]
+        logits = head(rows.flatten(0, 1))
+        return kl_divergence(reference.repeat_interleave(copies, dim=0), logits).unflatten(0, (-1, copies))
 
     return _by_row(head, changed, figure)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from tl_lifehist.activations import require_rows
 from tl_lifehist.errors import InputError
-from tl_lifehist.models import HookedModel, device_of, exactly_once, require_hooks, run_model
+from tl_lifehist.models import Hook, HookedModel, device_of, exactly_once, require_hooks, run_model
 from tl_lifehist.tokens import TokenSet
 
 _BLOCK_POINT = re.compile(r"blocks\.(\d+)\.")
@@ -98,6 +99,10 @@ class Tail:
         model: a TransformerBridge, a HookedTransformer, or anything with hooks; without `blocks` it is run whole.
         hook_name: where activations are replaced, one vector a position.
 
+    Attributes:
+        head: everything behind the last block, on residual rows of any position.
+        in_residual_stream: whether the activation is the residual stream itself, so that the final head can read it.
+
     Raises:
         InputError: an unknown hook point, or a model in training mode.
     """
@@ -107,6 +112,7 @@ class Tail:
         self.model, self.hook_name = model, hook_name
         found = getattr(model, "blocks", None)
         known = model.hook_dict
+        self._point = known[hook_name]
         self._blocks = list(found) if isinstance(found, nn.ModuleList) else []
         self._last = f"blocks.{len(self._blocks) - 1}.hook_resid_post"
         if self._last not in known:
@@ -114,15 +120,16 @@ class Tail:
         inside = _BLOCK_POINT.match(hook_name)
         self._at = int(inside.group(1)) if inside and self._blocks else None
         # at a block's output the block itself need not run: its result is the activation
-        self._behind = self._at is not None and known[hook_name] is known.get(f"blocks.{self._at}.hook_resid_post")
+        self._behind = self._at is not None and self._point is known.get(f"blocks.{self._at}.hook_resid_post")
+        sides = ("hook_resid_pre", "hook_resid_mid", "hook_resid_post")
+        self.in_residual_stream = any(self._point is known.get(f"blocks.{self._at}.{side}") for side in sides)
         self._pairs = False  # blocks return (residual, ...) rather than the residual
+        self.head = ModelHead(self)
 
     @property
-    def in_residual_stream(self) -> bool:
-        """Whether the activation is the residual stream itself, so that the final head can read it."""
-        known = self.model.hook_dict
-        sides = ("hook_resid_pre", "hook_resid_mid", "hook_resid_post")
-        return any(known[self.hook_name] is known.get(f"blocks.{self._at}.{side}") for side in sides)
+    def has_blocks(self) -> bool:
+        """Whether anything can be skipped."""
+        return bool(self._blocks)
 
     @torch.no_grad()
     def enter(self, batch: TokenSet, first_sequence: int = 0) -> Entry:
@@ -170,26 +177,43 @@ class Tail:
             changed[where] = rows.to(changed)
             return changed
 
-        def stop(value: Tensor, hook: Any) -> None:
-            reached.append(value)
-            raise _Reached
-
-        hooks: list[tuple[str, Callable[..., Any]]] = [(self.hook_name, replace)]
+        hooks: list[Hook] = [(self.hook_name, replace)]
         if not self._blocks:
             with self.model.hooks(fwd_hooks=hooks):
                 reached.append(run_model(self.model, batch.ids, batch.attention_mask))
         else:
-            try:
-                with self._shortened(entry.start), self.model.hooks(fwd_hooks=[*hooks, (self._last, stop)]):
-                    run_model(self.model, batch.ids, batch.attention_mask)
-            except _Reached:
-                pass
+            stopped = [*hooks, (self._last, _stopper(reached))]
+            with suppress(_Reached), self._shortened(entry.start), self.model.hooks(fwd_hooks=stopped):
+                run_model(self.model, batch.ids, batch.attention_mask)
         return reached[0][batch.scored.to(reached[0].device)]
 
-    def head(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
-        """Everything behind the last block, on residual rows of any position: the model's own norm, prediction head
-        and unembedding. Gradients flow to `rows`.
+    def edited(
+        self, batch: TokenSet, edit: Callable[[Tensor], Tensor], first_sequence: int = 0
+    ) -> Float[Tensor, "scored d_last"]:
+        """`final` for rows that are needed once: the whole model up to the last block in one pass, with
+        `edit(activations)` at the valid positions of the hook point. Nothing is stored, so no block runs twice.
+
+        Raises:
+            InputError: a hook point that does not fire exactly once, or has no vector a position.
+            NonFiniteActivations: a NaN or an infinity at the hook point.
         """
+        reached: list[Tensor] = []
+
+        def replace(value: Tensor, hook: Any) -> Tensor:
+            rows = edit(require_rows(value, self.hook_name, batch, first_sequence))
+            changed = value.clone()
+            changed[batch.valid.to(value.device)] = rows.to(changed)
+            return changed
+
+        hooks: list[Hook] = [(self.hook_name, replace)]
+        if self._blocks:
+            hooks.append((self._last, _stopper(reached)))
+        with self._watched({}), exactly_once(self.model, hooks), suppress(_Reached):
+            reached.append(run_model(self.model, batch.ids, batch.attention_mask))
+        return reached[0][batch.scored.to(reached[0].device)]
+
+    def read(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
+        """Logits of residual rows: the model's own norm, prediction head and unembedding. Gradients flow to `rows`."""
         if not self._blocks:
             return rows
         replaced = dict.fromkeys(self._blocks[:-1], self._through)
@@ -230,8 +254,7 @@ class Tail:
         replaced: dict[nn.Module, Callable[..., Any]] = dict.fromkeys(self._blocks[: self._at], self._through)
         block = self._blocks[self._at]
         if self._behind:
-            point = self.model.hook_dict[self.hook_name]
-            replaced[block] = lambda *args, **kwargs: self._shaped(point(start))
+            replaced[block] = lambda *args, **kwargs: self._shaped(self._point(start))
         else:
             own = block.forward
 
@@ -252,6 +275,32 @@ class Tail:
 
     def _shaped(self, value: Tensor) -> Any:
         return (value,) if self._pairs else value
+
+
+class ModelHead:
+    """`head(rows)` of a tail, as a thing of its own that knows the size of its vocabulary."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+
+    def __call__(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
+        return self._tail.read(rows)
+
+    @cached_property
+    def d_vocab(self) -> int | None:
+        """Logits a row; None where only a row can tell."""
+        declared = getattr(getattr(self._tail.model, "cfg", None), "d_vocab", None)
+        return int(declared) if self._tail.has_blocks and declared else None
+
+
+def _stopper(reached: list[Tensor]) -> Callable[..., None]:
+    """A hook that keeps what it sees and ends the pass."""
+
+    def stop(value: Tensor, hook: Any) -> None:
+        reached.append(value)
+        raise _Reached
+
+    return stop
 
 
 def _residual(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

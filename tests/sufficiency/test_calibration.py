@@ -13,7 +13,7 @@ from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_mask, calibrate_masks
 from tl_lifehist.sufficiency.clean import CleanRun
 from tl_lifehist.sufficiency.gates import temperature
-from tl_lifehist.sufficiency.objectives import injected_losses
+from tl_lifehist.sufficiency.objectives import injected_losses, readout_losses
 from tl_lifehist.sufficiency.targets import Downstream, FixedHead, Reconstruction
 from tl_lifehist.sufficiency.translator import Translator, fit_translator
 
@@ -39,7 +39,7 @@ def test_h20_downstream_mask_keeps_what_the_head_reads(relative_to, optimum):
 
 def test_h20_weak_head_has_a_closed_form():
     toy = sign_toy(0.01)
-    gates = calibrated(toy, Downstream(relative_to="mean_ablation"), penalty=0.1).gates
+    gates = calibrated(toy, Downstream(relative_to="mean_ablation"), penalty=0.1, steps=300).gates
     assert torch.allclose(gates[[5, 11, 17]], torch.tensor(0.85).double(), atol=0.005)
     evaluation = lh.evaluate_mask(toy.model, axis_dictionary(toy.acts), gates, toy.tokens, hook_name=toy.hook_name)
     assert evaluation.lost_fraction == pytest.approx(0.0225, abs=2e-4)
@@ -72,8 +72,8 @@ def test_fixed_head_and_downstream_part_ways():
     toy = sign_toy(1.0)
     head = toy.reading_head(range(10))
     translator = Translator(torch.eye(20).double(), torch.zeros(20).double(), head)
-    fixed = calibrated(toy, FixedHead(translator), penalty=1e-3).gates
-    downstream = calibrated(toy, Downstream(), penalty=1e-3).gates
+    fixed = calibrated(toy, FixedHead(translator), penalty=1e-3, steps=400).gates
+    downstream = calibrated(toy, Downstream(), penalty=1e-3, steps=400).gates
     assert set((fixed > 0.5).nonzero().flatten().tolist()) == set(range(10))
     assert set((downstream > 0.5).nonzero().flatten().tolist()) == {5, 11, 17}
 
@@ -114,9 +114,8 @@ def test_gradient_against_central_differences(target, center_codes, keep_error):
         gates = torch.sigmoid(alpha / 0.7)
         if isinstance(target, Reconstruction):
             return objective(gates)
-        if isinstance(target, Downstream):
-            return injected_losses([objective], [gates], every)[0]
-        return objective(gates, every)
+        joint = injected_losses if isinstance(target, Downstream) else readout_losses
+        return joint([objective], [gates], every)[0]
 
     alpha = torch.tensor([0.3, -0.8, 1.1, 0.05], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(loss(alpha), alpha)
@@ -195,11 +194,10 @@ def test_bad_input(pocket_model, pocket_tokens):
     name = "blocks.2.hook_mlp_out"
     acts = lh.collect_activations(pocket_model, name, pocket_tokens[:2])
     dictionary = random_dictionary(acts, 4)
-    run = (
-        lambda **k: calibrate_mask(
-            pocket_model, dictionary, pocket_tokens[:2], k.pop("target", Downstream()), hook_name=name, **k
-        )
-    )
+
+    def run(target=Downstream(), **knobs):
+        return calibrate_mask(pocket_model, dictionary, pocket_tokens[:2], target, hook_name=name, **knobs)
+
     with pytest.raises(lh.InputError, match="at least one step"):
         run(steps=0)
     with pytest.raises(lh.InputError, match="negative"):

@@ -18,6 +18,7 @@ from sufficiency.toys import (
 )
 
 import tl_lifehist as lh
+from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.errors import InputError
 from tl_lifehist.metrics import kl_divergence
 from tl_lifehist.models import frozen
@@ -32,7 +33,6 @@ from tl_lifehist.sufficiency.fisher import (
 )
 from tl_lifehist.sufficiency.geometry import participation_ratio
 from tl_lifehist.sufficiency.moments import FisherMoments
-from tl_lifehist.sufficiency.reconstruction import MaskBasis
 from tl_lifehist.sufficiency.sensitivity import gate_scores
 from tl_lifehist.sufficiency.translator import Translator
 from tl_lifehist.tail import Tail
@@ -253,9 +253,28 @@ def test_on_a_trained_model_the_quadratic_form_predicts_the_kl_of_gates_near_1(p
             measured = float(readout_kl(tail.head, full, masked).mean())
             assert predicted_kl(gates, exact) == pytest.approx(measured, rel=0.15)
             assert measured > 1e-5
-    estimate = measure_gate_fisher(pocket_model, dictionary, text, hook_name=hook_name, n_samples=64)
-    z = (estimate.matrix - exact).diagonal() / estimate.standard_error.diagonal()
-    assert float(z.abs().max()) < 3
+    # on one text, estimates differ by their draws alone
+    draws = torch.stack([gate_fisher(pocket_model, dictionary, text, hook_name=hook_name, seed=s) for s in range(16)])
+    z = (draws.mean(0) - exact) / draws.std(0) * 4
+    assert float(z.diagonal().abs().max()) < 3.5
+    assert float(z.square().mean().sqrt()) == pytest.approx(1, abs=0.4)
+
+
+def test_a_model_in_half_precision_is_measured_in_float32(pocket_series, pocket_tokens):
+    model, hook_name = pocket_series.load(4096), "blocks.2.hook_resid_post"
+    acts = lh.collect_activations(model, hook_name, pocket_tokens)
+    dictionary, text = lh.with_reference(_principal(acts, 3), acts), pocket_tokens[:2]
+
+    def measured() -> tuple[torch.Tensor, torch.Tensor]:
+        scores = gate_scores(model, dictionary, text, hook_name=hook_name)
+        return scores.tau, gate_fisher(model, dictionary, text, hook_name=hook_name, method="exact").diagonal()
+
+    plain = measured()
+    model.to(torch.bfloat16)
+    for half, full in zip(measured(), plain, strict=True):
+        assert half.dtype == torch.float32
+        torch.testing.assert_close(half, full, rtol=0.1, atol=0.02 * float(full.max()))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
 def _principal(acts: torch.Tensor, n_components: int):

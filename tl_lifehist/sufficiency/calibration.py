@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,7 +19,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.sufficiency.clean import CleanRun
 from tl_lifehist.sufficiency.gates import SoftMask, temperature
-from tl_lifehist.sufficiency.objectives import Injected, Quadratic, injected_losses
+from tl_lifehist.sufficiency.objectives import Injected, Quadratic, injected_losses, readout_losses
 from tl_lifehist.sufficiency.targets import Objective, Reconstruction, Target
 from tl_lifehist.tokens import TokenSet
 
@@ -122,7 +123,7 @@ def calibrate_masks(
         InputError: as `calibrate_mask`.
     """
     _check(tasks, tokens, steps)
-    clean = CleanRun(model, hook_name, tokens, batch_size)
+    clean = CleanRun(model, hook_name, tokens, max(batch_size, BATCH_SIZE))
     bases = [MaskBasis.of(t.dictionary, hook_name, center_codes=t.center_codes, keep_error=t.keep_error) for t in tasks]
     with frozen(model):
         objectives = [task.target.objective(clean, basis) for task, basis in zip(tasks, bases, strict=True)]
@@ -200,23 +201,19 @@ def _descend(
 def _grouped(
     tasks: Sequence[MaskTask], objectives: Sequence[Objective]
 ) -> Callable[[list[Tensor], dict[int, Tensor]], list[Tensor]]:
-    """All losses of a step; masks injected into one model on the same minibatches go through it together."""
+    """All losses of a step; masks of one model (or one fixed head) on the same minibatches go through it together."""
     together: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, (task, objective) in enumerate(zip(tasks, objectives, strict=True)):
-        if isinstance(objective, Injected):
-            together[id(objective.tail), task.seed].append(i)
+        if not isinstance(objective, Quadratic):
+            shared = objective.tail if isinstance(objective, Injected) else objective.translate
+            together[id(shared), task.seed].append(i)
 
     def evaluate(gates: list[Tensor], sequences: dict[int, Tensor]) -> list[Tensor]:
-        losses: dict[int, Tensor] = {}
+        losses = {i: o(gates[i]) for i, o in enumerate(objectives) if isinstance(o, Quadratic)}
         for (_, seed), members in together.items():
-            parts = [objectives[i] for i in members]
-            values = injected_losses(parts, [gates[i] for i in members], sequences[seed])  # type: ignore[arg-type]
-            losses.update(zip(members, values, strict=True))
-        for i, objective in enumerate(objectives):
-            if isinstance(objective, Quadratic):
-                losses[i] = objective(gates[i])
-            elif not isinstance(objective, Injected):
-                losses[i] = objective(gates[i], sequences[tasks[i].seed])
+            parts: list[Any] = [objectives[i] for i in members]
+            joint = injected_losses if isinstance(parts[0], Injected) else readout_losses
+            losses |= zip(members, joint(parts, [gates[i] for i in members], sequences[seed]), strict=True)
         return [losses[i] for i in range(len(objectives))]
 
     return evaluate

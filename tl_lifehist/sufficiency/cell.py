@@ -116,7 +116,6 @@ def fit(study: SufficiencyStudy, step: int, hook_name: str) -> Cell:
         hook_name,
         train,
         steps=study.translator_steps,
-        batch_size=study.batch_size,
         seed=derive_seed(study.seed, step, 2),
     )
     return Cell(

@@ -14,6 +14,7 @@ from torch import Tensor
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.decomposition import Decomposition
 from tl_lifehist.seeds import derive_seed
+from tl_lifehist.sufficiency.calibration import BATCH_SIZE
 from tl_lifehist.sufficiency.evaluation import MaskEvaluation, evaluation_of, masked_versions
 from tl_lifehist.sufficiency.fisher import fixed_head_fisher, measure_gate_fisher, predicted_kl
 from tl_lifehist.sufficiency.geometry import gini, gini_null, sender_receiver
@@ -93,11 +94,11 @@ def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
 
 
 def _geometry(cell: Cell, dictionary: Decomposition) -> Geometry:
-    text: dict[str, Any] = {"hook_name": cell.hook_name, "batch_size": cell.study.batch_size}
+    text: dict[str, Any] = {"hook_name": cell.hook_name, "batch_size": BATCH_SIZE}
     tail = Tail(cell.model, cell.hook_name)
     rows = []
-    for start in range(0, len(cell.test), cell.study.batch_size):
-        entry = tail.enter(cell.test[start : start + cell.study.batch_size], start)
+    for start in range(0, len(cell.test), BATCH_SIZE):
+        entry = tail.enter(cell.test[start : start + BATCH_SIZE], start)
         rows.append(entry.acts[entry.scored_row])
         if sum(map(len, rows)) >= FISHER_ROWS:
             break
@@ -155,16 +156,14 @@ def _score(cell: Cell, versions: dict[str, list[Version]]) -> dict[str, _Scored]
     scores = {m: InjectedScores(tail, d.x_mean) for m, d in cell.dictionaries.items()}
     reads = {m: ReaderScores() for m in bases}
     mean_final = cell.alignments["aligned"].mean_final
-    transfers = {
-        (m, control): InjectedScores(final_tail, mean_final)
-        for m in bases
-        for control in (*cell.alignments, "dictionary")
-    }
+    maps = {(m, control): alignment for m in bases for control, alignment in cell.alignments.items()}
+    maps |= {(m, "dictionary"): alignment for m, alignment in cell.dictionary_alignments.items()}
+    transfers = {key: InjectedScores(final_tail, mean_final) for key in maps}
     main = {m: [i for i, v in enumerate(listed) if v.role == "mask"] for m, listed in versions.items()}
     # the controls of a transfer concern the alignment, so they are scored for few masks
-    few = {m: [i for i in main[m] if versions[m][i].name in ("empty", "full", "transfer")] for m in bases}
-    for start in range(0, len(test), study.batch_size):
-        batch = test[start : start + study.batch_size]
+    few = {m: [i for i in main[m] if versions[m][i].name in ("full", "transfer")] for m in bases}
+    for start in range(0, len(test), BATCH_SIZE):
+        batch = test[start : start + BATCH_SIZE]
         entry, final_entry = tail.enter(batch, start), final_tail.enter(batch, start)
         for m, basis in bases.items():
             rows = masked_versions(basis, entry.acts, [v.gates.to(basis.directions) for v in versions[m]])
@@ -266,7 +265,7 @@ def _anisotropy_row(cell: Cell, method: str, masks: Sequence[Calibrated], geomet
         cell.test,
         hook_name=cell.hook_name,
         seed=derive_seed(study.seed, cell.step, 4),
-        batch_size=study.batch_size,
+        batch_size=BATCH_SIZE,
     )
     row: dict[str, Any] = {
         "participation_ratio": geometry.fisher.participation_ratio,

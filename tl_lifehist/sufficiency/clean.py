@@ -46,6 +46,20 @@ class CleanRun:
         return Tail(self.model, self.hook_name)
 
     @cached_property
+    def _others(self) -> list[CleanRun]:
+        return []
+
+    def of(self, model: HookedModel) -> CleanRun:
+        """The same text through another model, once however often it is asked for."""
+        if model is self.model:
+            return self
+        known = [run for run in self._others if run.model is model]
+        if not known:
+            known = [CleanRun(model, self.hook_name, self.tokens, self.batch_size)]
+            self._others.extend(known)
+        return known[0]
+
+    @cached_property
     def entry(self) -> Entry:
         return self.tail.enter_all(self.tokens, self.batch_size)
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import frozen
 from tl_lifehist.readout import Head, chunks
-from tl_lifehist.sufficiency.reconstruction import MaskBasis
 from tl_lifehist.tail import Tail
 from tl_lifehist.tokens import TokenSet
 
@@ -54,7 +54,7 @@ def exact_blocks(
             blocks = codes.new_zeros(len(batch), codes.shape[1], codes.shape[1])
             for where, scaled in centred(tail.head, function(rows), torch.stack(moves, dim=1)):
                 sequence = entry.scored_sequence[where].to(blocks.device)
-                blocks.index_add_(0, sequence, scaled @ scaled.transpose(1, 2))
+                blocks.index_add_(0, sequence, (scaled @ scaled.transpose(1, 2)).to(blocks))
         yield batch, blocks
 
 
@@ -75,7 +75,11 @@ def centred(
     """sqrt(p) (G - mean of G under p) for each row, in chunks: its products over the vocabulary are the Fisher's."""
     k = along.shape[1]
     for where in chunks(head, rows, copies=k):
-        p = head(rows[where]).softmax(-1).unsqueeze(1)
+        p = _raised(head(rows[where])).softmax(-1).unsqueeze(1)
         repeated = rows[where].repeat_interleave(k, dim=0)
-        moves = _derivative(head, repeated, along[where].flatten(0, 1)).unflatten(0, (-1, k))
+        moves = _raised(_derivative(head, repeated, along[where].flatten(0, 1))).unflatten(0, (-1, k))
         yield where, p.sqrt() * (moves - (p * moves).sum(-1, keepdim=True))
+
+
+def _raised(value: Tensor) -> Tensor:
+    return value.to(torch.promote_types(value.dtype, torch.float32))

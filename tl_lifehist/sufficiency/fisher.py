@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
@@ -22,7 +23,6 @@ from tl_lifehist.sufficiency.curvature import centred, exact_blocks
 from tl_lifehist.sufficiency.gradients import BATCH_SIZE, sequence_gradients
 from tl_lifehist.sufficiency.moments import FisherMoments, GateFisher
 from tl_lifehist.sufficiency.nulls import as_gates
-from tl_lifehist.sufficiency.reconstruction import MaskBasis
 from tl_lifehist.sufficiency.translator import Translator
 from tl_lifehist.tail import Tail
 from tl_lifehist.tokens import TokenSet

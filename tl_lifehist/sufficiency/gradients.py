@@ -8,61 +8,22 @@ the graph through codes and directions that it would need, never exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tl_lifehist.activations import require_rows
+from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.errors import InputError
-from tl_lifehist.models import Hook, HookedModel, exactly_once, frozen, run_model
+from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_cross_entropy
-from tl_lifehist.sufficiency.reconstruction import MaskBasis
 from tl_lifehist.tail import Tail
 from tl_lifehist.tokens import TokenSet
 
 BATCH_SIZE = 16
 Labels = Callable[[TokenSet, Head, Tensor], Sequence[Tensor]]  # batch, head, final residual -> label sets [scored]
-
-
-class _Reached(Exception):
-    """Raised by the hook behind the last block, so that nothing after it runs. Never leaves this file."""
-
-
-class EditedPass(Tail):
-    """A tail for one pass a batch: nothing is stored, so the blocks above the hook point run once and not twice."""
-
-    def edited(
-        self, batch: TokenSet, edit: Callable[[Tensor], Tensor], first_sequence: int = 0
-    ) -> Float[Tensor, "scored d_last"]:
-        """The residual behind the last block at the scored positions, with `edit(activations)` at the valid positions
-        of the hook point. Gradients flow to what `edit` returns.
-
-        Raises:
-            InputError: a hook point that does not fire exactly once, or has no vector a position.
-            NonFiniteActivations: a NaN or an infinity at the hook point.
-        """
-        reached: list[Tensor] = []
-
-        def replace(value: Tensor, hook: Any) -> Tensor:
-            rows = edit(require_rows(value, self.hook_name, batch, first_sequence))
-            changed = value.clone()
-            changed[batch.valid.to(value.device)] = rows.to(changed)
-            return changed
-
-        def stop(value: Tensor, hook: Any) -> None:
-            reached.append(value)
-            raise _Reached
-
-        hooks: list[Hook] = [(self.hook_name, replace)]
-        if self._blocks:
-            hooks.append((self._last, stop))
-        with self._watched({}), exactly_once(self.model, hooks), suppress(_Reached):
-            reached.append(run_model(self.model, batch.ids, batch.attention_mask))
-        return reached[0][batch.scored.to(reached[0].device)]
 
 
 def sequence_gradients(
@@ -88,7 +49,7 @@ def sequence_gradients(
         raise InputError("No position is scored: the token set needs labels at valid positions.")
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} must be at least 1.")
-    tail = EditedPass(model, hook_name)
+    tail = Tail(model, hook_name)
     basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
     for start in range(0, len(tokens), batch_size):
         batch = tokens[start : start + batch_size]
@@ -99,7 +60,7 @@ def sequence_gradients(
 
 
 def _of_batch(
-    tail: EditedPass, basis: MaskBasis, batch: TokenSet, start: int, labels: Labels
+    tail: Tail, basis: MaskBasis, batch: TokenSet, start: int, labels: Labels
 ) -> Float[Tensor, "draw seq component"]:
     kept: dict[str, Any] = {}
 

@@ -63,14 +63,21 @@ class FixedReadout:
     head: Head
     reference: float
 
-    def __call__(self, gates: Float[Tensor, " component"], sequences: Int[Tensor, " chosen"]) -> Tensor:
-        entry = self.source.entry[sequences]
-        scored = entry.scored_row
-        base, codes = self.source.parts(sequences)
-        rows = base[scored] + (gates.to(codes) * codes[scored]) @ self.source.basis.directions
-        clean = self.translate(entry.acts[scored].to(base))
-        kl = readout_kl(self.head, clean, self.translate(rows))
-        return kl.sum() / max(1, len(kl)) / self.reference
+
+def readout_losses(
+    objectives: Sequence[FixedReadout], gates: Sequence[Tensor], sequences: Int[Tensor, " chosen"]
+) -> list[Tensor]:
+    """The losses of several masks on the same sequences before one fixed head: they share its clean predictions."""
+    first = objectives[0]
+    entry = first.source.entry[sequences]
+    scored = entry.scored_row
+    versions = []
+    for objective, z in zip(objectives, gates, strict=True):
+        base, codes = objective.source.parts(sequences)
+        rows = base[scored] + (z.to(codes) * codes[scored]) @ objective.source.basis.directions
+        versions.append(first.translate(rows))
+    clean = first.translate(entry.acts[scored].to(versions[0]))
+    return _means(readout_kl(first.head, clean, torch.stack(versions, dim=1)), objectives)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +107,11 @@ def injected_losses(
         rows.append(made if objective.through is None else objective.through(made))
     entry = whole[sequences]
     final = tail.final(whole[sequences.repeat(len(objectives))], torch.cat(rows))
-    if not len(entry.final):
-        return [final.sum() * 0 for _ in objectives]
-    versions = final.unflatten(0, (len(objectives), -1)).transpose(0, 1)
-    kl = readout_kl(tail.head, entry.final, versions).mean(dim=0)
-    return [value / objective.reference for value, objective in zip(kl, objectives, strict=True)]
+    versions = final.unflatten(0, (len(objectives), len(entry.final))).transpose(0, 1)
+    return _means(readout_kl(tail.head, entry.final, versions), objectives)
+
+
+def _means(kl: Float[Tensor, "row mask"], objectives: Sequence[FixedReadout | Injected]) -> list[Tensor]:
+    """Mean over the rows, relative; 0 for a minibatch that happens to have no scored position."""
+    means = kl.sum(dim=0) / max(1, len(kl))
+    return [value / objective.reference for value, objective in zip(means, objectives, strict=True)]

@@ -112,7 +112,8 @@ class SufficiencyStudy:
                 raise InputError(f"No position of the {split} tokens is scored: they need labels at valid positions.")
         if self.hook_names is None:
             n_layers = int(self.series.load(self.series.steps[-1]).cfg.n_layers)  # type: ignore[attr-defined]
-            object.__setattr__(self, "hook_names", default_hook_names(n_layers))
+            names = [f"blocks.{layer}.{site}" for layer in default_layers(n_layers) for site in SITES]
+            object.__setattr__(self, "hook_names", names)
         object.__setattr__(self, "hook_names", tuple(self.hook_names or ()))
         if not self.hook_names or len(set(self.hook_names)) != len(self.hook_names):
             raise InputError("Name at least one hook point, and each only once.")
@@ -202,11 +203,10 @@ def spread(tokens: TokenSet, n_sequences: int) -> TokenSet:
     return tokens[:: max(1, len(tokens) // n_sequences)][:n_sequences]
 
 
-def default_hook_names(n_layers: int) -> tuple[str, ...]:
-    """Both sites of up to 5 evenly spaced layers, first and last included (ours)."""
+def default_layers(n_layers: int) -> list[int]:
+    """Up to 5 evenly spaced layers, first and last included (ours)."""
     count = min(N_LAYERS, n_layers)
-    layers = sorted({round(i * (n_layers - 1) / max(1, count - 1)) for i in range(count)})
-    return tuple(f"blocks.{layer}.{site}" for layer in layers for site in SITES)
+    return sorted({round(i * (n_layers - 1) / max(1, count - 1)) for i in range(count)})
 
 
 def default_steps(steps: Sequence[int]) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ class Transfer:
     def objective(self, clean: CleanRun, basis: MaskBasis) -> Objective:
         if self.loss not in ("nmse", "kl"):
             raise InputError(f'loss={self.loss!r} is unknown: use "nmse" or "kl".')
-        final = CleanRun(self.final_model, clean.hook_name, clean.tokens, clean.batch_size)
+        final = clean.of(self.final_model)
         mean = self.alignment.mean_final
         source = SourceRows(clean.entry, basis)
         if self.loss == "kl":

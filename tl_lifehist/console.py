@@ -1,0 +1,173 @@
+"""What the commands share: a series and its texts from arguments, worker processes, and a run's tables as text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tl_lifehist.checkpoints.series import CheckpointSeries
+    from tl_lifehist.runs import Run
+    from tl_lifehist.tokens import TokenSet
+
+
+class clear_errors:
+    """Print what the user can mend as one sentence and leave with status 2; anything else is our fault and is shown."""
+
+    def __enter__(self) -> None:
+        import os
+
+        os.environ.setdefault("TQDM_MININTERVAL", "0.5")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        from tl_lifehist.errors import InputError
+
+        if isinstance(error, InputError):
+            typer.echo(f"tl-lifehist: {error}", err=True)
+            raise typer.Exit(2) from error
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Whole numbers parted by commas."""
+    from tl_lifehist.errors import InputError
+
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"{option} takes whole numbers parted by commas, not {text!r}.") from error
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Words parted by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def open_series(model: str, steps: list[int]) -> CheckpointSeries:
+    """The pocket suite, a folder, or a hub repository."""
+    from tl_lifehist.checkpoints.series import CheckpointSeries
+    from tl_lifehist.errors import InputError
+
+    if model == "pocket":
+        series = CheckpointSeries.pocket()
+    elif Path(model).is_dir():
+        series = CheckpointSeries.from_directory(model)
+    elif model.count("/") != 1 or model[0] in "./~":
+        raise InputError(
+            f"There is no folder {model!r}. A hub repository is written owner/name, for example EleutherAI/pythia-160m."
+        )
+    else:
+        return CheckpointSeries.from_hub(model, steps=steps or None)
+    return series.subset(steps) if steps else series
+
+
+def n_layers(series: CheckpointSeries) -> int:
+    """Blocks of the model."""
+    return int(series.load(series.steps[-1]).cfg.n_layers)  # type: ignore[attr-defined]
+
+
+def open_texts(
+    series: CheckpointSeries,
+    path: Path | None,
+    splits: tuple[str, ...],
+    *,
+    context_size: int,
+    masked: bool = False,
+) -> tuple[TokenSet, ...]:
+    """Token sets of splits that share no document: "train" and then others. Of a file, each of the others gets one
+    document in five and training the rest; without a file they are the pocket suite's own.
+    """
+    from tl_lifehist.checkpoints.pocket import pocket_texts
+    from tl_lifehist.errors import InputError
+    from tl_lifehist.tokens import TokenSet
+
+    if series.tokenizer is None:
+        raise InputError(
+            "This series has no tokenizer: save one beside the checkpoints with tokenizer.save_pretrained."
+        )
+    if path is None:
+        parts = [[text for _, text in pocket_texts(split)] for split in splits]
+    else:
+        documents = _documents(path)
+        held = len(splits) - 1
+        # the last split gets documents 0, 5, 10, ..., the one before it 1, 6, 11, ...
+        parts = [[d for i, d in enumerate(documents) if i % 5 >= held]]
+        parts += [documents[i::5] for i in reversed(range(held))]
+    if masked:
+        return tuple(TokenSet.for_masked_lm(p, series.tokenizer, context_size=context_size) for p in parts)
+    keep = path is not None
+    return tuple(TokenSet.from_texts(p, series.tokenizer, context_size=context_size, keep_partial=keep) for p in parts)
+
+
+def _documents(path: Path) -> list[str]:
+    import json
+
+    from tl_lifehist.errors import InputError
+
+    if not path.is_file():
+        raise InputError(f"There is no text file {path}.")
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        documents = [json.loads(line)["text"] for line in text.splitlines() if line.strip()]
+    else:
+        documents = [part for part in text.split("\n\n") if part.strip()]
+    if len(documents) < 5:
+        raise InputError(f"{path} holds {len(documents)} documents: at least 5 are needed to part the splits.")
+    return documents
+
+
+def run_study(study: Any, out: Path, workers: int, quiet: bool) -> Run:
+    """Run a study in this process (no workers) or in processes of one thread each."""
+    progress = False if quiet else None
+    if workers < 1:
+        return study.run(out, progress=progress)
+    import multiprocessing
+    import os
+    from concurrent.futures import ProcessPoolExecutor
+
+    # a worker has one thread from the start: two threads on two busy cores are slower than one each
+    kept = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
+    os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
+    try:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
+            return study.run(out, executor=executor, progress=progress)
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def print_run(run: Run) -> None:
+    """What was reduced, our figures beside the published ones, and every claim beside its null."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for what, how in run.study["reduced"].items():
+        console.print(f"reduced: {what}: {how}", style="dim", highlight=False)
+    published = run.table("published")
+    ours = Table(*published.columns, title="Ours beside the published figures", title_justify="left")
+    for row in published.itertuples(index=False):
+        ours.add_row(*(str(value) for value in row))
+    console.print(ours)
+    columns = ("claim", "observed", "null", "95 % of null", "p", "n", "verdict")
+    claims = Table(*columns, title="Every claim beside its null", title_justify="left")
+    for row in run.claims.itertuples(index=False):
+        limits = f"{_short(row.low)} to {_short(row.high)}"
+        claims.add_row(
+            row.claim, _short(row.observed), _short(row.null), limits, _short(row.p), str(row.n), row.verdict
+        )
+    console.print(claims)
+
+
+def _short(value: Any) -> str:
+    return "-" if value != value else f"{value:.3g}"
+
+
+def say_report(path: Path) -> None:
+    """The report's path on a line of its own, never wrapped."""
+    typer.echo(f"report: {path}")
