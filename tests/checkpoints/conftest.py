@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
+from checkpoints import families
 
 STEPS = (0, 1, 1000)
 VOCAB = 64
@@ -57,6 +58,37 @@ def tiny_tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
+def masked_tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    vocabulary = {**{token: i for i, token in enumerate(named.values())}, **{f"w{i}": i for i in range(4, VOCAB)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[MASK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
+
+
+@pytest.fixture(scope="session")
+def _published(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Any, masked_tokenizer: Any) -> Any:
+    root = tmp_path_factory.mktemp("published")
+    repos = {}
+    for family, (_, _, repo, _) in families.FAMILIES.items():
+        tokenizer = masked_tokenizer if family in families.MASKED_FAMILIES else tiny_tokenizer
+        repos[repo] = families.publish(family, root / family, tokenizer)
+    repos["almanach/moderncamembert-base-ckpts"] = {"main": families.publish_composer(root / "composer")}
+    repos["tiny/folders-only"] = {"main": families.publish_folders(root / "folders")}
+    return repos
+
+
+@pytest.fixture
+def published(hub: Any, _published: Any) -> Any:
+    """The emulated hub with a repository of every family, laid out as the published one is."""
+    hub.server.repos.update(_published)
+    return hub
+
+
+@pytest.fixture(scope="session")
 def _saved_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Any, tiny_tokenizer: Any) -> Path:
     root = tmp_path_factory.mktemp("saved") / "run"
     for step in STEPS:
@@ -82,7 +114,9 @@ class Hub:
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, Path]] = {}
         self.requests: list[str] = []  # "METHOD /path"
+        self.ranges: list[str] = []  # the Range header of every download that was taken up again
         self.cut: dict[str, int] = {}  # file name -> bytes sent before the connection breaks, once
+        self.absent: set[str] = set()  # files that are listed and then not there
         self.refuse: tuple[int, str] | None = None  # status and error code of every answer
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self._server.daemon_threads = True
@@ -103,6 +137,7 @@ class Hub:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are written apart: 40 ms of waiting a request
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -111,46 +146,47 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
+        path, query = unquote(urlsplit(self.path).path), urlsplit(self.path).query
         self.hub.requests.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
         if self.hub.refuse is not None:
             self._send(self.hub.refuse[0], b"{}", {"X-Error-Code": self.hub.refuse[1]})
         elif parts[:2] == ["api", "models"] and len(parts) >= 5:
-            self._api("/".join(parts[2:4]), parts[4], "/".join(parts[5:]))
+            self._api("/".join(parts[2:4]), parts[4], "/".join(parts[5:]), recursive="recursive=true" in query)
         elif len(parts) >= 5 and parts[2] == "resolve":
             self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
         else:
             self._send(404, b"{}")
 
-    def _api(self, repo: str, what: str, revision: str) -> None:
+    def _api(self, repo: str, what: str, revision: str, *, recursive: bool) -> None:
         branches = self.hub.repos.get(repo)
         if branches is None:
             return self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         if what == "refs":
             found = [{"name": b, "ref": f"refs/heads/{b}", "targetCommit": _sha(f)} for b, f in branches.items()]
             return self._json({"branches": found, "tags": [], "converts": []})
+        revision, _, inside = revision.partition("/")  # no branch here has a stroke in its name
         branch = _branch(branches, revision)
-        if branch is None:
-            return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+        if branch is None or inside:
+            return self._send(404, b"{}", {"X-Error-Code": "EntryNotFound" if branch else "RevisionNotFound"})
         files = sorted(path for path in branches[branch].rglob("*") if path.is_file())
         names = [str(path.relative_to(branches[branch])) for path in files]
         if what == "revision":
-            siblings = [{"rfilename": name} for name in names]
+            siblings = [_sibling(name, file) for name, file in zip(names, files, strict=True)]
             return self._json({"id": repo, "sha": _sha(branches[branch]), "siblings": siblings, "tags": []})
-        rows = zip(names, files, strict=True)
-        tree = [{"type": "file", "path": n, "size": f.stat().st_size, "oid": _etag(f)} for n, f in rows]
+        tree = [_entry(name, file) for name, file in zip(names, files, strict=True) if recursive or "/" not in name]
         return self._json(tree)
 
     def _file(self, repo: str, revision: str, name: str) -> None:
         branches = self.hub.repos.get(repo, {})
         branch = _branch(branches, revision)
-        if branch is None or not (path := branches[branch] / name).is_file():
+        if branch is None or name in self.hub.absent or not (path := branches[branch] / name).is_file():
             return self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
         body, status = path.read_bytes(), 200
         headers = {"X-Repo-Commit": _sha(branches[branch]), "ETag": f'"{_etag(path)}"', "Accept-Ranges": "bytes"}
         wanted = self.headers.get("Range")
         if wanted:
+            self.hub.ranges.append(wanted)
             start = int(wanted.removeprefix("bytes=").split("-")[0])
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
             body, status = body[start:], 206
@@ -178,7 +214,22 @@ def _sha(folder: Path) -> str:
 
 
 def _etag(path: Path) -> str:
-    return hashlib.sha1(path.read_bytes()).hexdigest()
+    # As on the hub: large files lie elsewhere, by their sha256.
+    kind = hashlib.sha256 if path.suffix in (".safetensors", ".bin", ".pt") else hashlib.sha1
+    return kind(path.read_bytes()).hexdigest()
+
+
+def _entry(name: str, path: Path) -> dict[str, Any]:
+    entry = {"type": "file", "path": name, "size": path.stat().st_size, "oid": _etag(path)}
+    if len(_etag(path)) == 64:
+        entry |= {"oid": "of a pointer", "lfs": {"oid": _etag(path), "size": entry["size"], "pointerSize": 130}}
+    return entry
+
+
+def _sibling(name: str, path: Path) -> dict[str, Any]:
+    entry = _entry(name, path)
+    sibling = {"rfilename": name, "size": entry["size"], "blobId": entry["oid"]}
+    return {**sibling, "lfs": {**entry["lfs"], "sha256": entry["lfs"]["oid"]}} if "lfs" in entry else sibling
 
 
 def _branch(branches: dict[str, Path], revision: str) -> str | None:

@@ -2,13 +2,22 @@
 
     revisions   what the names of checkpoints say
     weights     the files of a checkpoint, and whether they are whole
-    boot        a folder becomes a hooked model
-    hub         branches and sub-folders of a hub repository become folders
-    sources     where a series' models come from
+    composer    the weights in a file that Composer wrote
+    adapters    architectures that TransformerLens cannot wrap yet
+    boot        a checkpoint on disk becomes a hooked model
+    hub         branches, sub-folders and single files of a hub repository come to the disk
+    cache       how much there is to fetch, and making room again
+    sources     where a series' models come from; on_disk a folder, on_hub a repository
     series      CheckpointSeries, the mapping step -> model that the rest of the package works on
+    listing     the table of a series' steps, tokens and sizes
     integrity   fingerprints, and duplicates between steps
     snapshot    writing checkpoints while a model trains
     pocket      the small suite that ships with the package
 
-Nothing is imported here: each module is imported by whoever needs it.
+Each module is imported by whoever needs it. Importing the package, any part of it, makes TransformerLens know the
+architectures of `adapters` by name.
 """
+
+from tl_lifehist.checkpoints.adapters import register_when_imported
+
+register_when_imported()

@@ -1,9 +1,10 @@
-"""A folder with a checkpoint becomes a hooked model, the same way for every family and every layout."""
+"""A checkpoint on disk becomes a hooked model, the same way for every family and every layout."""
 
 from __future__ import annotations
 
 import copy
 import pickle  # noqa: TID251 - only its error, which torch.load raises
+import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,12 +16,17 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from tl_lifehist.checkpoints.weights import TOKENIZER_FILES, check_weights
+from tl_lifehist.checkpoints.composer import read_composer
+from tl_lifehist.checkpoints.weights import TOKENIZER_FILES, check_weights, is_composer, weight_files
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 
 # What reading damaged, foreign or hostile files raises. Anything else is a fault of ours and is left to show itself.
 _UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError, SafetensorError)
+
+# Masks and rotary frequencies that older versions of transformers stored beside the weights. Nothing was trained in
+# them, and the model makes them anew.
+_CONSTANT = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$")
 
 
 @dataclass(frozen=True)
@@ -37,29 +43,34 @@ class LoadOptions:
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def boot_folder(folder: Path, step: int, *, name: str, tokenizer: Any = None, options: LoadOptions) -> HookedModel:
-    """The checkpoint in `folder` as a TransformerBridge.
+def boot_folder(
+    place: Path, step: int, *, name: str, tokenizer: Any = None, config: Path | None = None, options: LoadOptions
+) -> HookedModel:
+    """The checkpoint at `place` as a TransformerBridge.
 
     In evaluation mode, every parameter frozen, weights as trained: no LayerNorm folding, no centring, which would
     change what an SAE or a decomposition sees. Attention is eager, as TransformerLens' hooks need it. The global
     random state is left alone.
 
     Args:
-        folder: config.json and the weights, as `save_pretrained` writes them.
+        place: the folder of config.json and the weights, as `save_pretrained` writes them, or a Composer file.
         step: named in errors.
         name: recorded as `model.cfg.model_name`.
         tokenizer: given to the bridge as a copy; None leaves the bridge without one.
+        config: the folder of config.json where it does not lie with the weights.
 
     Raises:
-        InputError: files missing, truncated or unreadable, a weight that the file does not hold, an architecture that
-            TransformerLens does not know.
+        InputError: files missing, truncated or unreadable, a weight that the file does not hold or that the model does
+            not have, weights that are not finite, an architecture that TransformerLens does not know.
 
     How it can mislead: float32 weights loaded from a half precision file carry that file's rounding.
     """
-    check_weights(folder, step)
+    home = config if config is not None and not (place / "config.json").is_file() else place
+    check_weights(place, step, home)
     # Building modules draws random numbers even where the weights then come from a file.
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
-        hf_model = _load_pretrained(folder, step, options)
+        hf_model = _load_pretrained(place, home, step, options)
+        _probe(hf_model, step)
         try:
             bridge = _bridge(hf_model, name, copy.deepcopy(tokenizer), options.place)
         except (ValueError, NotImplementedError, AttributeError) as error:
@@ -116,39 +127,71 @@ def _switch(turn: Callable[[], object]) -> None:
         turn()
 
 
-def _load_pretrained(folder: Path, step: int, options: LoadOptions) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -> Any:
+    import transformers
 
     try:
-        config = AutoConfig.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=options.trust_remote_code
+        config = transformers.AutoConfig.from_pretrained(
+            str(home), local_files_only=True, trust_remote_code=options.trust_remote_code
         )
-        masked = any("ForMaskedLM" in name for name in config.architectures or [])
-        auto: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
-        model, info = auto.from_pretrained(
-            str(folder),
-            config=config,
-            dtype=options.dtype,
-            attn_implementation="eager",
-            local_files_only=True,
-            weights_only=True,
-            trust_remote_code=options.trust_remote_code,
-            output_loading_info=True,
-        )
+        common = {
+            "config": config,
+            "dtype": options.dtype,
+            "attn_implementation": "eager",
+            "output_loading_info": True,
+        }
+        files = weight_files(place, step)
+        if is_composer(files[0]):
+            cls: Any = _native_class(config, step)
+            model, info = cls.from_pretrained(None, state_dict=read_composer(files[0], step), **common)
+        else:
+            masked = any("ForMaskedLM" in name for name in config.architectures or [])
+            cls = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+            model, info = cls.from_pretrained(
+                str(place),
+                local_files_only=True,
+                weights_only=True,
+                trust_remote_code=options.trust_remote_code,
+                **common,
+            )
     except _UNREADABLE as error:
         raise InputError(
-            f"Step {step}: the checkpoint in {folder} could not be read ({_gist(error)}): "
+            f"Step {step}: the checkpoint in {place} could not be read ({_gist(error)}): "
             "fetch or write it again, or leave the step out."
         ) from error
-    # transformers fills what the file does not hold with random numbers and only logs it.
-    if info["missing_keys"]:
-        absent = ", ".join(sorted(info["missing_keys"])[:3])
+    # transformers fills what the file does not hold with random numbers, drops what the model does not have, and only
+    # logs it.
+    unknown = [name for name in info["unexpected_keys"] if not _CONSTANT.search(name)]
+    for names, what in (
+        (info["missing_keys"], "lack {} of the model's parameters"),
+        (unknown, "hold {} that the model does not have"),
+    ):
+        if names:
+            raise InputError(
+                f"Step {step}: the weights in {place} {what.format(len(names))} ({', '.join(sorted(names)[:3])}): "
+                "fetch or write this checkpoint again, or leave the step out."
+            )
+    return model.eval().to(options.place)
+
+
+def _native_class(config: Any, step: int) -> Any:
+    import transformers
+
+    named = (config.architectures or ["nothing"])[0]
+    cls = getattr(transformers, named, None)
+    if cls is None:
+        raise InputError(f"Step {step}: the configuration names {named}, which transformers does not have.")
+    return cls
+
+
+@torch.no_grad()
+def _probe(hf_model: Any, step: int) -> None:
+    """Refuse weights that give NaN or infinite logits: a run that diverged, or a damaged file of the right length."""
+    ids = torch.arange(min(8, hf_model.config.vocab_size), device=hf_model.device).unsqueeze(0)
+    if not bool(torch.isfinite(hf_model(ids).logits).all()):
         raise InputError(
-            f"Step {step}: the weights in {folder} lack {len(info['missing_keys'])} of the model's parameters "
-            f"({absent}): "
-            "fetch or write this checkpoint again, or leave the step out."
+            f"Step {step}: the model's logits are NaN or infinite: fetch this checkpoint again, or leave the step out."
         )
-    return model.to(options.place)
 
 
 def _bridge(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:

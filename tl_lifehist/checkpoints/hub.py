@@ -5,16 +5,18 @@ Everything works offline for what the cache holds; what it does not hold is one 
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tl_lifehist.checkpoints.weights import TOKENIZER_FILES
+from tl_lifehist.checkpoints.revisions import is_weights
+from tl_lifehist.checkpoints.weights import COMPOSER_FILES, TOKENIZER_FILES
 from tl_lifehist.errors import InputError
 
-_SAFE = ("model*.safetensors", "model*.safetensors.index.json")
-_PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")  # read with weights_only=True
+SAFE = ("model*.safetensors", "model*.safetensors.index.json")
+PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")  # read with weights_only=True
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def hub_errors(repo: str, what: str) -> Iterator[None]:
 
 
 def list_branches(repo: str, cache_dir: Path | None = None) -> list[str]:
-    """The names of the repository's branches; offline, of those that the cache has seen.
+    """The names of the repository's branches; offline, of those whose weights the cache holds.
 
     Raises InputError when there is no such repository, or when it can neither be reached nor is cached.
     """
@@ -69,104 +71,106 @@ def list_branches(repo: str, cache_dir: Path | None = None) -> list[str]:
             return [branch.name for branch in HfApi().list_repo_refs(repo).branches]
         except Exception as error:
             # Whatever kept the hub from answering: a cache that knows the repository answers in its place.
-            refs = _storage(repo, cache_dir) / "refs"
-            cached = sorted(str(path.relative_to(refs)) for path in refs.rglob("*") if path.is_file())
-            if not cached or _is_answer(error):
+            storage = storage_of(repo, cache_dir)
+            refs = [path for path in (storage / "refs").rglob("*") if path.is_file()]
+            held = [path for path in refs if _holds_weights(storage, path.read_text(encoding="utf-8").strip())]
+            if not held or is_answer(error):
                 raise
-            return cached
+            return sorted(path.relative_to(storage / "refs").as_posix() for path in held)
 
 
 def list_files(repo: str, cache_dir: Path | None = None) -> list[str]:
     """The paths of the files on the repository's main branch; offline, of those that the cache holds."""
-    from huggingface_hub import HfApi
-
     with hub_errors(repo, "the list of files"):
         try:
-            return HfApi().list_repo_files(repo)
+            return [entry.rfilename for entry in list_entries(repo, "main")]
         except Exception as error:
-            ref = _storage(repo, cache_dir) / "refs" / "main"
-            if not ref.is_file() or _is_answer(error):
+            ref = storage_of(repo, cache_dir) / "refs" / "main"
+            if not ref.is_file() or is_answer(error):
                 raise
             snapshot = ref.parents[1] / "snapshots" / ref.read_text(encoding="utf-8").strip()
-            return sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
+            return sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file())
+
+
+def list_entries(repo: str, revision: str) -> list[Any]:
+    """The files of one revision with their sizes, as the client describes them. Raises what the client raises."""
+    from huggingface_hub import HfApi
+
+    # One request, and one that fails at once where there is no network: the client's list of a tree tries for 45 s.
+    return HfApi().model_info(repo, revision=revision, files_metadata=True).siblings or []
 
 
 def fetch_checkpoint(
-    repo: str, revision: str, *, subfolder: str = "", code: bool = False, cache_dir: Path | None = None
+    repo: str, revision: str, *, path: str = "", code: bool = False, cache_dir: Path | None = None, local: bool = False
 ) -> Path:
-    """The local folder of one checkpoint, downloaded unless the cache has it.
+    """The local folder of one checkpoint, or its Composer file, downloaded unless the cache has it.
 
-    Configuration and weights only; pickled weights only where there are no safetensors, for many branches hold both.
-    `code` also fetches the Python files beside them.
+    Configuration, tokenizer and weights; pickled weights only where there are no safetensors, for many branches hold
+    both. `path` is the sub-folder or the Composer file within the repository. `code` also fetches the Python files
+    beside the weights, `local` asks nothing of the hub.
     """
-    wanted = ("config.json", *_SAFE, *(("*.py",) if code else ()))
-    folder = _snapshot(repo, revision, wanted, subfolder, cache_dir)
-    if not any(folder.glob("model*.safetensors*")):
-        folder = _snapshot(repo, revision, (*wanted, *_PICKLED), subfolder, cache_dir)
+    if path.endswith(".pt"):
+        return _snapshot(repo, revision, [glob.escape(path)], cache_dir, local) / path
+    # The tokenizer too, though one a series is enough: it is the same file in every branch, so it is fetched once, and
+    # any step that is cached then works offline.
+    wanted = ["config.json", *TOKENIZER_FILES, *SAFE, *(("*.py",) if code else ())]
+    for more, found in ((PICKLED, "model*.safetensors*"), ((COMPOSER_FILES,), "pytorch_model*.bin*"), ((), "")):
+        folder = _snapshot(repo, revision, _inside(path, wanted), cache_dir, local) / path
+        if not more or any(folder.glob(found)):
+            break
+        wanted += more
     return folder
 
 
-def fetch_tokenizer(
-    repo: str, revision: str, *, subfolder: str = "", code: bool = False, cache_dir: Path | None = None
+def fetch_companions(
+    repo: str, revision: str, *, path: str = "", code: bool = False, cache_dir: Path | None = None
 ) -> Path:
-    """The local folder that holds the tokenizer's files of one revision, if it has any."""
+    """The local folder that holds the configuration and the tokenizer's files of one revision, if it has any."""
     wanted = ("config.json", *TOKENIZER_FILES, *(("*.py",) if code else ()))
-    return _snapshot(repo, revision, wanted, subfolder, cache_dir)
+    return _snapshot(repo, revision, _inside(path, wanted), cache_dir) / path
 
 
-def download_size(repo: str, revision: str, *, subfolder: str = "", cache_dir: Path | None = None) -> int:
-    """Bytes still to be fetched before the checkpoint is in the cache."""
-    from huggingface_hub import snapshot_download
-
-    patterns = [_inside(subfolder, pattern) for pattern in ("config.json", *_SAFE, *_PICKLED)]
-    with hub_errors(repo, f"revision {revision!r}"):
-        files = snapshot_download(repo, revision=revision, allow_patterns=patterns, cache_dir=cache_dir, dry_run=True)
-    safe = any(file.filename.endswith(".safetensors") for file in files)
-    wanted = [file for file in files if file.will_download and not (safe and "pytorch_model" in file.filename)]
-    return sum(file.file_size or 0 for file in wanted)
-
-
-def discard(repo: str, revision: str, cache_dir: Path | None = None) -> int:
-    """Delete one revision from the local cache and return the bytes that were freed. Files it shares stay."""
-    from huggingface_hub import scan_cache_dir
-
-    if not _storage(repo, cache_dir).is_dir():
-        return 0
-    cache = scan_cache_dir(cache_dir)
-    commits = [
-        found.commit_hash
-        for cached in cache.repos
-        if cached.repo_id == repo and cached.repo_type == "model"
-        for found in cached.revisions
-        if revision in found.refs
-    ]
-    strategy = cache.delete_revisions(*commits)
-    strategy.execute()
-    return strategy.expected_freed_size
-
-
-def _snapshot(repo: str, revision: str, wanted: Iterable[str], subfolder: str, cache_dir: Path | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = [_inside(subfolder, pattern) for pattern in wanted]
-    with hub_errors(repo, f"revision {revision!r}"):
-        return (
-            Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, cache_dir=cache_dir)) / subfolder
-        )
-
-
-def _inside(subfolder: str, pattern: str) -> str:
-    return f"{subfolder}/{pattern}" if subfolder else pattern
-
-
-def _storage(repo: str, cache_dir: Path | None) -> Path:
+def storage_of(repo: str, cache_dir: Path | None) -> Path:
+    """The folder that the client's cache keeps for a repository."""
     from huggingface_hub import constants
 
     return Path(cache_dir or constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
 
 
-def _is_answer(error: Exception) -> bool:
+def _holds_weights(storage: Path, commit: str) -> bool:
+    # A branch that was only asked for its tokenizer is in the cache as well.
+    return any(is_weights(path.name) for path in (storage / "snapshots" / commit).rglob("*"))
+
+
+def is_answer(error: Exception) -> bool:
     """The hub did answer, and the answer was no: the cache must not speak for it."""
     from huggingface_hub import errors
 
     return isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError, errors.RevisionNotFoundError))
+
+
+def _snapshot(repo: str, revision: str, patterns: Iterable[str], cache_dir: Path | None, local: bool = False) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):
+        # The client's own bar of files is drawn into pipes and logs as well.
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            kwargs.setdefault("disable", None)  # only where somebody is watching
+            super().__init__(*args, **kwargs)
+
+    with hub_errors(repo, f"revision {revision!r}"):
+        return Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                allow_patterns=list(patterns),
+                cache_dir=cache_dir,
+                local_files_only=local,
+                tqdm_class=Bar,
+            )
+        )
+
+
+def _inside(path: str, patterns: Iterable[str]) -> list[str]:
+    return [f"{glob.escape(path)}/{pattern}" if path else pattern for pattern in patterns]

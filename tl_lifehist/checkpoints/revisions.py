@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from tl_lifehist.errors import InputError
 
@@ -19,6 +20,11 @@ _PATTERNS = tuple(
         r"ep[0-9]{1,9}-ba(?P<step>[0-9]{1,18})-rank0\.pt",
     )
 )
+_WEIGHTS = re.compile(r"(model|pytorch_model)[^/]*\.(safetensors|bin)")
+
+# The only repositories whose main branch is known to be a step of the training run, and which. The main branch of
+# others is annealed, averaged or tuned: another model.
+_MAIN_STEPS = {"EleutherAI/pythia-": 143000}
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,21 @@ def sort_revisions(names: Iterable[str]) -> list[Revision]:
     return sorted((found for found in map(parse_revision, names) if found is not None), key=lambda found: found.order)
 
 
+def read_path(path: str) -> Revision | None:
+    """The checkpoint that a path lies in: its innermost part with a checkpoint's name, `ckpts/ckpt-10/pt` -> 10."""
+    return next(filter(None, map(parse_revision, reversed(PurePosixPath(path).parts))), None)
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file of this name holds a checkpoint's weights."""
+    return _WEIGHTS.fullmatch(name) is not None or (name.endswith(".pt") and parse_revision(name) is not None)
+
+
+def main_step(repo: str) -> int | None:
+    """The training step that the main branch of a repository holds, None where that is not known."""
+    return next((step for start, step in _MAIN_STEPS.items() if repo.startswith(start)), None)
+
+
 def select_steps(
     names: Iterable[str], *, stage: int | None = None, ingredient: int | None = None, where: str = "The names"
 ) -> dict[int, str]:
@@ -65,7 +86,27 @@ def select_steps(
 
     Raises InputError when nothing is left, or when two names claim one step.
     """
-    known = sort_revisions(names)
+    return _select(sort_revisions(names), stage, ingredient, where)
+
+
+def find_places(
+    files: Iterable[str], *, stage: int | None = None, ingredient: int | None = None, where: str = "The files"
+) -> dict[int, str]:
+    """One stage's steps, ascending, each with the folder or the file that holds it, from the paths of all files.
+
+    A folder counts when weights lie in it and it, or a folder around it, has a checkpoint's name (`ckpt-10/pt`); a file
+    counts when it is a Composer checkpoint (`ep0-ba10-rank0.pt`). Raises InputError as `select_steps` does.
+    """
+    found: dict[str, Revision] = {}
+    for path in map(PurePosixPath, files):
+        place = path if path.suffix == ".pt" else path.parent
+        revision = read_path(str(place))
+        if revision is not None and is_weights(path.name):
+            found[str(place)] = replace(revision, name=str(place))
+    return _select(sorted(found.values(), key=lambda revision: revision.order), stage, ingredient, where)
+
+
+def _select(known: list[Revision], stage: int | None, ingredient: int | None, where: str) -> dict[int, str]:
     if not known:
         raise InputError(f"{where} hold no checkpoint: names such as step1000 or checkpoint-1000 are looked for.")
     wanted = known[0].stage if stage is None else stage
@@ -79,24 +120,26 @@ def select_steps(
         if revision.step in steps:
             raise InputError(
                 f"{where} hold two checkpoints of step {revision.step}, {steps[revision.step]} and {revision.name}: "
-                "say which with ingredient=, or remove one."
+                "say which with ingredient= or subfolder=, or remove one."
             )
         steps[revision.step] = revision.name
     return steps
 
 
 def match_template(template: str, files: Iterable[str]) -> dict[int, str]:
-    """The sub-folders that look like `template`, by step: `"ckpts/ckpt-{step}/pt"` -> `{10: "ckpts/ckpt-10/pt"}`.
+    """What looks like `template`, by step: `"ckpts/ckpt-{step}/pt"` -> `{10: "ckpts/ckpt-10/pt"}`.
 
-    `files` are the paths of files; a sub-folder counts when a file lies directly in it. Raises InputError when the
-    template does not hold `{step}` exactly once.
+    `files` are the paths of files. A template that ends in `.pt` stands for files, `"ep0-ba{step}-rank0.pt"`; any other
+    for folders, and a folder counts when a file lies directly in it. Raises InputError when the template does not hold
+    `{step}` exactly once.
     """
     before, marker, after = template.strip("/").partition("{step}")
     if not marker or "{" in before + after:
         raise InputError(
             f"The template {template!r} must hold {{step}} exactly once, as in 'checkpoints/ckpt-{{step}}'."
         )
-    pattern = re.compile("(" + re.escape(before) + "([0-9]{1,18})" + re.escape(after) + ")/[^/]+")
+    inside = "" if after.endswith(".pt") else "/[^/]+"
+    pattern = re.compile("(" + re.escape(before) + "([0-9]{1,18})" + re.escape(after) + ")" + inside)
     found = sorted((int(m.group(2)), m.group(1)) for m in map(pattern.fullmatch, files) if m)
     return dict(found)
 

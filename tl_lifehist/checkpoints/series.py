@@ -6,17 +6,23 @@ import operator
 import pickle  # noqa: TID251 - written to ask whether it works, never read
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 
 from tl_lifehist.checkpoints import revisions
 from tl_lifehist.checkpoints.boot import LoadOptions
 from tl_lifehist.checkpoints.integrity import IntegrityReport, compare_fingerprints, fingerprint
+from tl_lifehist.checkpoints.listing import plan_of
+from tl_lifehist.checkpoints.on_disk import FolderSource
+from tl_lifehist.checkpoints.on_hub import HubSource
 from tl_lifehist.checkpoints.pocket import check_pocket, pocket_path
-from tl_lifehist.checkpoints.sources import FolderSource, HubSource, LoaderSource, ModelsSource, Source
+from tl_lifehist.checkpoints.sources import LoaderSource, ModelsSource, Source
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class CheckpointSeries(Mapping[int, HookedModel]):
@@ -41,30 +47,42 @@ class CheckpointSeries(Mapping[int, HookedModel]):
         """The small GPT-NeoX suite that ships with the package. Raises InputError when its files are damaged."""
         check_pocket()
         source = FolderSource.find(pocket_path(), LoadOptions(device=device), name="pocket")
-        return cls(source, source.folders)
+        return cls(source, source.places)
 
     @classmethod
     def from_directory(
         cls,
         path: str | Path,
         *,
+        subfolder: str | None = None,
         stage: int | None = None,
         ingredient: int | None = None,
+        config_from: str | Path | None = None,
         device: str | None = None,
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
     ) -> CheckpointSeries:
         """Sub-folders named step0, step1000, checkpoint-500, ..., each written by `save_pretrained`.
 
-        The tokenizer is looked for in the folder itself, then in the last step's folder. Other names are ignored, the
-        temporary ones of a run that is being written among them.
+        The weights may also lie one folder deeper (`ckpt-500/pt`) or in Composer's files (`ep0-ba500-rank0.pt`). Other
+        names are ignored, the temporary ones of a run that is being written among them. The tokenizer is looked for in
+        the folder itself, then with the last step's weights.
+
+        Args:
+            path: the folder.
+            subfolder: how the checkpoints look where their names do not say so, "run-a/{step}/hf".
+            stage, ingredient: which training stage of several; the earliest when None.
+            config_from: a folder or hub repository with the configuration and the tokenizer that the checkpoints lack.
+            trust_remote_code: run Python code that comes with the checkpoint.
 
         Raises InputError when there is no such folder, or no checkpoint in it. A checkpoint that is not whole shows
         when it is loaded, and in `verify()`.
         """
         options = LoadOptions(device, dtype, trust_remote_code)
-        source = FolderSource.find(path, options, stage=stage, ingredient=ingredient)
-        return cls(source, source.folders)
+        source = FolderSource.find(
+            path, options, subfolder=subfolder, stage=stage, ingredient=ingredient, config_from=config_from
+        )
+        return cls(source, source.places)
 
     @classmethod
     def from_hub(
@@ -75,6 +93,8 @@ class CheckpointSeries(Mapping[int, HookedModel]):
         subfolder: str | None = None,
         stage: int | None = None,
         ingredient: int | None = None,
+        config_from: str | Path | None = None,
+        keep: bool = True,
         device: str | None = None,
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
@@ -82,16 +102,25 @@ class CheckpointSeries(Mapping[int, HookedModel]):
     ) -> CheckpointSeries:
         """Checkpoints of a hub repository; nothing but their list is fetched until a model is asked for.
 
+        Branches (`step1000`, `step1000-tokens4B`, `stage1-step1000-tokens3B`, `checkpoint-1000`); where no branch is a
+        checkpoint's, sub-folders of `main` (`ckpt-1000/pt`) or files of it that Composer wrote (`ep0-ba1000-rank0.pt`).
+
         Args:
             repo: such as "EleutherAI/pythia-160m".
             steps: all there are when None.
-            subfolder: None where checkpoints are branches; else how their folders on `main` look, "ckpt-{step}/pt".
+            subfolder: how the checkpoints on `main` look where their names do not say so: "runs/{step}/hf".
             stage, ingredient: which training stage of several (OLMo 2); the earliest when None.
+            config_from: a hub repository or a folder with the configuration and the tokenizer, for checkpoints that
+                come without; known for "almanach/moderncamembert-base-ckpts".
+            keep: False drops a checkpoint from the cache once its model is in memory, so that a sweep needs the room of
+                one. It is then fetched again whenever it is asked for, `verify()` included; not for two processes that
+                load one step at the same time.
             trust_remote_code: run Python code that comes with the checkpoint.
             cache_dir: the hub client's own cache when None.
 
-        Returns a series that also works offline, for the steps that the cache holds. `main` is never a step of it: for
-        some families it is another model than the last one trained.
+        Returns a series that also works offline, for the steps that the cache holds. `main` is a step only where it is
+        known to be one (Pythia's last): elsewhere it is another model than the last one trained. Load it by its name,
+        with `TransformerBridge.boot_transformers`.
 
         Raises InputError when the repository, a step or the network is not there; a step that does not exist is
         answered with the nearest ones.
@@ -99,7 +128,15 @@ class CheckpointSeries(Mapping[int, HookedModel]):
         options = LoadOptions(device, dtype, trust_remote_code)
         wanted = None if steps is None else [_step(step) for step in steps]
         source = HubSource.find(
-            repo, wanted, options, subfolder=subfolder, stage=stage, ingredient=ingredient, cache_dir=cache_dir
+            repo,
+            wanted,
+            options,
+            subfolder=subfolder,
+            stage=stage,
+            ingredient=ingredient,
+            config_from=config_from,
+            keep=keep,
+            cache_dir=cache_dir,
         )
         return cls(source, source.places)
 
@@ -177,18 +214,33 @@ class CheckpointSeries(Mapping[int, HookedModel]):
                 unreadable[step] = str(error)
         return compare_fingerprints(prints, unreadable)
 
+    def plan(self) -> pd.DataFrame:
+        """What working through the series takes: one row a step, before anything is fetched.
+
+        Columns: step; revision (the branch, sub-folder or file it lies in); tokens_billion (NA where the name does not
+        say); size (bytes of configuration and weights); to_download (bytes of those that are not in the cache). For
+        models in memory and a user's own loader both sizes are 0.
+
+        Raises InputError when the hub cannot be reached and a step is not in the cache.
+
+        How it can mislead: the tokenizer, some megabytes once a series, is not counted, and steps that share a file
+        count it each.
+        """
+        return plan_of(self._source, self._steps)
+
     def download_size(self) -> int:
         """Bytes still to be fetched before every step is in the local cache: 0 for anything that is not on the hub."""
-        return self._source.download_size(self._steps) if isinstance(self._source, HubSource) else 0
+        return sum(size.to_download for size in self._source.sizes(self._steps))
 
     def discard(self, step: SupportsIndex) -> int:
         """Delete a step that came from the hub from the local cache, and return the bytes freed.
 
-        Does nothing to checkpoints that are not a branch of their own on the hub. It is fetched again when asked for.
+        What it shares with other checkpoints stays, and so do files that did not come from the hub. It is fetched again
+        when asked for.
         """
         step = _step(step)
         revisions.require_steps([step], self._steps, self.name)
-        return self._source.discard(step) if isinstance(self._source, HubSource) else 0
+        return self._source.discard(step)
 
     def __getitem__(self, step: SupportsIndex) -> HookedModel:
         return self.load(step)

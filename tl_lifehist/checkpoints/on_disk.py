@@ -1,0 +1,100 @@
+"""A local folder of checkpoints: sub-folders, sub-folders within those, or Composer files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tl_lifehist.checkpoints import revisions
+from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder
+from tl_lifehist.checkpoints.cache import Size
+from tl_lifehist.checkpoints.sources import Recipe, companions, first_tokenizer, home_of_config
+from tl_lifehist.checkpoints.weights import weight_files
+from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel
+
+
+@dataclass(frozen=True)
+class FolderSource(Recipe):
+    """One folder, or one Composer file, a step under one root."""
+
+    name: str
+    root: Path
+    places: Mapping[int, str]
+    options: LoadOptions = field(default_factory=LoadOptions)
+    config_from: str | None = None
+
+    @classmethod
+    def find(
+        cls,
+        path: str | Path,
+        options: LoadOptions,
+        *,
+        name: str | None = None,
+        subfolder: str | None = None,
+        stage: int | None = None,
+        ingredient: int | None = None,
+        config_from: str | Path | None = None,
+    ) -> FolderSource:
+        """What looks like `subfolder`; without it, the sub-folders of `path` whose names are checkpoints', or else
+        whatever lies deeper and does.
+        """
+        # Absolute, because a worker may run in another folder.
+        root = Path(path).expanduser().resolve()
+        where = f"The sub-folders of {root}"
+        try:
+            names = [entry.name for entry in root.iterdir() if entry.is_dir()]
+            if subfolder is not None:
+                places = revisions.match_template(subfolder, _files(root))
+                if not places:
+                    raise InputError(f"{root} holds nothing that looks like {subfolder!r}: look at its sub-folders.")
+            elif revisions.sort_revisions(names):
+                places = revisions.select_steps(names, stage=stage, ingredient=ingredient, where=where)
+                places = {step: _innermost(root, folder) for step, folder in places.items()}
+            else:
+                places = revisions.find_places(_files(root), stage=stage, ingredient=ingredient, where=where)
+        except OSError as error:
+            raise InputError(f"{root} is not a folder that can be read ({error.strerror}): check the path.") from error
+        return cls(name or root.name, root, places, options, None if config_from is None else str(config_from))
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return first_tokenizer(self._homes(max(self.places)), self.options)
+
+    def load(self, step: int) -> HookedModel:
+        place = self.root / self.places[step]
+        config = home_of_config(place, self._homes(step))
+        return boot_folder(place, step, name=self.name, tokenizer=self.tokenizer, config=config, options=self.options)
+
+    def place(self, step: int) -> str:
+        return self.places[step]
+
+    def sizes(self, steps: Sequence[int]) -> list[Size]:
+        return [Size(_bytes(self.root / self.places[step], step), 0) for step in steps]
+
+    def _homes(self, step: int) -> Iterator[Path]:
+        """Where configuration and tokenizer may lie: where the user says, in the root, with the weights."""
+        if self.config_from is not None:
+            yield companions(self.config_from, None)
+        yield self.root
+        place = self.root / self.places[step]
+        yield place if place.is_dir() else place.parent
+
+
+def _bytes(place: Path, step: int) -> int:
+    return sum(file.stat().st_size for file in (place / "config.json", *weight_files(place, step)) if file.is_file())
+
+
+def _files(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def _innermost(root: Path, folder: str) -> str:
+    """The one place below an otherwise empty sub-folder that holds weights, `ckpt-10/pt`; else the sub-folder."""
+    files = _files(root / folder)
+    found = {str(Path(folder, file).parent) for file in files if revisions.is_weights(Path(file).name)}
+    nested = all("/" in file for file in files)
+    return found.pop() if nested and len(found) == 1 else folder
