@@ -78,7 +78,7 @@ _WHERE = {
         "sender_receiver",
     ),
     "sufficiency.carriers": ("CarrierEnrichment", "carrier_enrichment"),
-    "sufficiency.study": ("SufficiencyStudy", "default_hook_names", "default_steps"),
+    "sufficiency.study": ("SufficiencyStudy", "default_layers", "default_steps"),
     "sufficiency.translator": ("Translator", "fit_translator"),
     "sufficiency.targets": ("Downstream", "FixedHead", "Reconstruction", "Transfer"),
     "sufficiency.calibration": ("MaskTask", "calibrate_mask", "calibrate_masks"),

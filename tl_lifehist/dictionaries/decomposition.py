@@ -31,7 +31,7 @@ _FORMAT = "tl_lifehist.decomposition.1"
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    """A dictionary fitted to activations, with its reference: H~ = b_dec + U W_dec (formula 1 of the sufficiency methods).
+    """A dictionary fitted to activations, with its reference (formula 1 of the sufficiency methods): H~ = b + U V.
 
     Attributes:
         method: "svd", "ica", "nmf" or "semi_nmf".
@@ -47,7 +47,8 @@ class Decomposition:
         n_iter: passes of the iteration over all rows.
         n_rows: rows of the fit.
         seed: of the fit.
-        offset: what is subtracted before coding: "mean", "minimum", or "relu" (nothing, but negative entries are set to 0).
+        offset: what is subtracted before coding: "mean" or "minimum"; "relu": nothing, negative entries are set to 0.
+        ridge: sum_i u_i² ||v_i||² times this is added to the error that the codes of SemiNMF minimise (ours).
 
     How it can mislead: a direction is a component of these rows under this method's constraints, no more; the variances
     of components that are not orthogonal do not add up to `explained_variance`.
@@ -67,6 +68,7 @@ class Decomposition:
     n_rows: int
     seed: int
     offset: str
+    ridge: float = 0.0
 
     @torch.no_grad()
     def encode(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch component"]:
@@ -80,7 +82,7 @@ class Decomposition:
             rows = rows.relu()
         if self.W_enc is not None:
             return (rows - self.b_dec) @ self.W_enc
-        codes = nnls((rows - self.b_dec).flatten(0, -2), self.W_dec)
+        codes = nnls((rows - self.b_dec).reshape(-1, x.shape[-1]), self.W_dec, ridge=self.ridge)
         return codes.reshape(*x.shape[:-1], len(self.W_dec))
 
     def decode(self, codes: Float[Tensor, "*batch component"]) -> Float[Tensor, "*batch d_model"]:
@@ -117,8 +119,14 @@ def load_decomposition(path: str | Path) -> Decomposition:
             if metadata.get("format") != _FORMAT:
                 raise InputError(f"{path} holds no decomposition of this version: give a file of Decomposition.save.")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        return Decomposition(**{"W_enc": None, **tensors, **json.loads(metadata["decomposition"])})
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        found = Decomposition(**{"W_enc": None, **tensors, **json.loads(metadata["decomposition"])})
+        k, d_model = found.W_dec.shape
+        shapes = {"b_dec": (d_model,), "x_mean": (d_model,), "code_mean": (k,), "component_variance": (k,)}
+        shapes |= {"W_enc": (d_model, k), "code_sample": (len(found.code_sample), k)}
+        if any(tensor.shape != shapes.get(name, tensor.shape) for name, tensor in found._tensors().items()):
+            raise ValueError("shapes that do not belong together")
+        return found
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is damaged: save the decomposition again.") from error
@@ -147,15 +155,16 @@ def decompose(
         seed: of the start of the iterations and of the sampled codes.
         offset: for "nmf": "minimum" (b = minimum of each feature), or "relu" (b = 0, U V approximates relu(H)).
         max_iter: passes at most; by default 2,000 for "ica" and 500 for "nmf" and "semi_nmf" (ours).
-        tol: when to stop. For "ica" the largest change 1 − |cos| of a component, for the other two the relative change
-            of the squared error in a pass; by default 1e-4 (ours).
+        tol: when to stop: for "ica" at the largest change 1 − |cos| of a component (by default 1e-4), for "nmf" (5e-4)
+            and "semi_nmf" (1e-3) at the relative change of the squared error in a pass (ours).
 
     Returns:
         A `Decomposition` with its reference; look at `.converged`.
 
     How it can mislead: NMF and SemiNMF depend on their start, and ICA on the sample, so compare seeds
     (`dictionary_overlap`). SemiNMF has no constraint on V: its least error is that of an SVD with k or k − 1 components
-    whose codes are shifted to be positive, so a low error is no evidence of parts. With `offset="relu"` negative
+    whose codes are shifted to be positive, so a low error is no evidence of parts; a ridge of 0.001 (ours) keeps its
+    components from cancelling each other. With `offset="relu"` negative
     activations are lost and the explained variance may be below 0. A few massive rows can decide all four.
 
     Raises:
@@ -226,6 +235,7 @@ def _with_reference(fit: Fit, rows: Rows, found: Moments, *, method: str, seed: 
         n_rows=found.n_rows,
         seed=seed,
         offset=offset,
+        ridge=fit.ridge,
     )
     if fit.W_enc is not None:  # the codes are linear, so the covariance says all
         mean = torch.zeros(len(fit.W_dec), dtype=torch.float64)

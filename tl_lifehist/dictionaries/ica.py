@@ -12,7 +12,7 @@ from tl_lifehist.errors import InputError
 
 MAX_ITER = 2000
 TOL = 1e-4
-_ROWS = 2048
+_ROWS = 2048  # rows turned at a time: they stay in the processor's cache
 
 
 def fit_ica(
@@ -27,16 +27,15 @@ def fit_ica(
             f"The activations vary in {rank} directions only, so ICA cannot find {n_components} components: "
             f"use n_components={rank} or less."
         )
-    whiten = (axes / values.sqrt()[:, None]).to(found.mean)
+    scale = values.sqrt()[:, None]
+    whiten = (axes / scale).to(found.mean)
     white = torch.cat([whiten @ (block - found.mean).T for block in rows], dim=1)
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(n_components, n_components, generator=generator, dtype=torch.float64)
-    sampled = white[:, :: max(1, white.shape[1] // 8192)].contiguous()
-    rotation, _, _ = rotate(sampled, decorrelated(start), max_iter=max_iter, tol=10 * tol)
-    rotation, converged, n_iter = rotate(white, rotation, max_iter=max_iter, tol=tol)
-    mixing = with_sign(rotation @ (axes * values.sqrt()[:, None]))
-    unmixing = torch.linalg.pinv(mixing)
-    return Fit(mixing.to(found.mean), found.mean, unmixing.to(found.mean).contiguous(), converged, n_iter)
+    rotation, converged, n_iter = rotate(white, decorrelated(start), max_iter=max_iter, tol=tol)
+    mixing = with_sign(rotation @ (axes * scale))
+    unmixing = ((axes / scale).T @ (axes / scale)) @ mixing.T  # of a rotation of axes * scale: its pseudo-inverse
+    return Fit(mixing.to(found.mean), found.mean, unmixing.to(found.mean), converged, n_iter)
 
 
 def rotate(

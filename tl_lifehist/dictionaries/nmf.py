@@ -12,7 +12,7 @@ from tl_lifehist.dictionaries.rows import Moments, Rows
 from tl_lifehist.dictionaries.svd import Fit
 
 MAX_ITER = 500
-TOL = 1e-4
+TOL = 5e-4
 
 
 def fit_nmf(
@@ -32,7 +32,7 @@ def fit_nmf(
     noise = torch.rand(n_components, len(base), generator=generator, dtype=base.dtype).to(base)
     start = alternate(lambda: [sample], noise * sample.mean(dim=0), non_negative, max_iter=max_iter, tol=tol)
     ended = alternate(lambda: map(shifted, rows), start.directions, non_negative, max_iter=max_iter, tol=tol)
-    return Fit(ended.directions, base, None, ended.converged, len(ended.errors) - 1, errors=tuple(ended.errors))
+    return Fit(ended.directions, base, None, ended.converged, len(ended.errors) - 1)
 
 
 def non_negative(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,9 +30,26 @@ def sweep(codes: Codes, gram: Gram, target: Codes, times: int = 1) -> None:
     inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
     step = (gram * inverse).fill_diagonal_(0)
     goal = target * inverse
-    for _ in range(times):
-        for code, weights, wanted in zip(codes.unbind(), step.unbind(), goal.unbind(), strict=True):
-            torch.clamp_min(torch.addmv(wanted, codes.T, weights, alpha=-1), 0, out=code)
+    with _one_thread():
+        for _ in range(times):
+            for code, weights, wanted in zip(codes.unbind(), step.unbind(), goal.unbind(), strict=True):
+                torch.clamp_min(torch.addmv(wanted, codes.T, weights, alpha=-1), 0, out=code)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Thousands of short products gain nothing from a second thread, and on busy cores each waits for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def with_ridge(gram: Gram, ridge: float) -> Gram:
+    """The Gram matrix with its diagonal raised by that share of itself: lengths of the directions do not matter."""
+    return gram + ridge * torch.diag(torch.diagonal(gram))
 
 
 def first_guess(gram: Gram, target: Codes) -> Codes:
@@ -40,9 +60,13 @@ def first_guess(gram: Gram, target: Codes) -> Codes:
 
 @torch.no_grad()
 def nnls(
-    x: Float[Tensor, "row d_model"], directions: Float[Tensor, "component d_model"], *, tol: float = TOL
+    x: Float[Tensor, "row d_model"],
+    directions: Float[Tensor, "component d_model"],
+    *,
+    ridge: float = 0.0,
+    tol: float = TOL,
 ) -> Float[Tensor, "row component"]:
-    """The codes u >= 0 of least ||x − u V||² for every row, in the dtype of `x`, computed in float64.
+    """The codes u >= 0 of least ||x − u V||² + ridge sum_i u_i² ||v_i||² for every row, computed in float64.
 
     A few coordinate sweeps find most of the components that end at 0. Then a row alternates between the exact solution
     on its free components and a sweep, which frees or closes others, until its optimality conditions hold
@@ -51,10 +75,9 @@ def nnls(
     """
     norm = directions.double().norm(dim=1)
     unit = directions.double() * _ratio(torch.ones_like(norm), norm)[:, None]
-    gram = unit @ unit.T
+    gram = with_ridge(unit @ unit.T, ridge)
     # Restricted to the free components the inverse preconditions their equations: as many steps as components are at 0
-    ridge = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * torch.finfo(gram.dtype).eps * len(gram)
-    inverse = torch.linalg.pinv(gram + ridge, hermitian=True)
+    inverse = torch.linalg.pinv(with_ridge(gram, len(gram) * torch.finfo(gram.dtype).eps), hermitian=True)
     parts = []
     for rows in x.split(_ROWS):
         target = unit @ rows.double().T

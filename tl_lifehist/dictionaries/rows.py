@@ -40,6 +40,8 @@ class Rows:
     def __iter__(self) -> Iterator[Float[Tensor, "row d_model"]]:
         count, width = 0, None
         for block in self._blocks():
+            if len(block) == 0:
+                continue
             if width not in (None, block.shape[1]):
                 raise InputError(f"The batches are {width} and {block.shape[1]} wide: pass rows of one hook point.")
             width = block.shape[1]

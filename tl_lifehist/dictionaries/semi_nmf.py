@@ -11,7 +11,8 @@ from tl_lifehist.dictionaries.rows import Moments, Rows
 from tl_lifehist.dictionaries.svd import Fit
 
 MAX_ITER = 500
-TOL = 1e-4
+TOL = 1e-3
+RIDGE = 1e-3  # (ours) price of a component's energy, as a share of it
 _LLOYD = 10  # rounds of k-means for the start
 
 
@@ -20,7 +21,10 @@ def fit_semi_nmf(
 ) -> Fit:
     """H − mean ~ U V with U >= 0, from the start that Ding, Li and Jordan propose: the centres of k-means.
 
-    Both steps are exact: V is the least-squares solution for U, U is swept coordinate by coordinate.
+    Both steps are exact: V is the least-squares solution for U, U is swept coordinate by coordinate. Without a ridge
+    the minimum is an SVD of k − 1 components whose codes are shifted to be positive: then the k directions lie in
+    k − 1 dimensions, and components of any size cancel each other. `RIDGE` sum_i ||u_i||² ||v_i||² is added to the
+    error, here and in the codes, so that they are unique and stay small.
     """
     sample = found.sample - found.mean
     generator = torch.Generator().manual_seed(seed)
@@ -30,11 +34,16 @@ def fit_semi_nmf(
         count = torch.bincount(nearest, minlength=n_components)[:, None]
         total = torch.zeros_like(centres).index_add_(0, nearest, sample)
         centres = torch.where(count > 0, total / count.clamp_min(1), centres)
-    start = alternate(lambda: [sample], centres, least_squares, max_iter=max_iter, tol=tol)
+    start = alternate(lambda: [sample], centres, least_squares, ridge=RIDGE, max_iter=max_iter, tol=tol)
     ended = alternate(
-        lambda: (block - found.mean for block in rows), start.directions, least_squares, max_iter=max_iter, tol=tol
+        lambda: (block - found.mean for block in rows),
+        start.directions,
+        least_squares,
+        ridge=RIDGE,
+        max_iter=max_iter,
+        tol=tol,
     )
-    return Fit(ended.directions, found.mean, None, ended.converged, len(ended.errors) - 1, errors=tuple(ended.errors))
+    return Fit(ended.directions, found.mean, None, ended.converged, len(ended.errors) - 1, ridge=RIDGE)
 
 
 def least_squares(

@@ -15,8 +15,8 @@ from tl_lifehist.dictionaries.rows import Moments
 class Fit:
     """What a method has found: `x ~ b_dec + codes @ W_dec`.
 
-    `W_enc` makes the codes by `(x - b_dec) @ W_enc`; where it is None they are non-negative least squares. `converged`
-    and `n_iter` are those of the iteration, True and 0 where there is none.
+    `W_enc` makes the codes by `(x - b_dec) @ W_enc`; where it is None they are non-negative least squares with this
+    `ridge`. `converged` and `n_iter` are those of the iteration, True and 0 where there is none.
     """
 
     W_dec: Float[Tensor, "component d_model"]
@@ -24,7 +24,7 @@ class Fit:
     W_enc: Float[Tensor, "d_model component"] | None
     converged: bool = True
     n_iter: int = 0
-    errors: tuple[float, ...] = ()  # squared error after each pass
+    ridge: float = 0.0
 
 
 def principal(

@@ -65,9 +65,9 @@ def absent(reason: str) -> str:
     return f'<p class="absent">Not computed: {escape(reason)}.</p>'
 
 
-def section(key: str, title: str, body: str) -> str:
-    """A section that links can point to."""
-    return f'<section id="{key}"><h2>{title}</h2>\n{body}\n</section>'
+def section(key: str, title: str, body: str, *, level: int = 2) -> str:
+    """A section that links can point to; `level` is that of its heading."""
+    return f'<section id="{key}"><h{level}>{title}</h{level}>\n{body}\n</section>'
 
 
 def badge(verdict: object) -> str:

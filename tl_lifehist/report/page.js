@@ -22,7 +22,9 @@
     };
     base.modebar = { bgcolor: colour("--page"), color: colour("--soft"), activecolor: colour("--ink") };
     if (coarse) layout.dragmode = false; // a finger scrolls the page, not the axes
-    return Plotly.react(box, spec.data, layout, config);
+    const data = structuredClone(spec.data);
+    for (const trace of data) if (trace.texttemplate) trace.textfont = { ...trace.textfont, color: colour("--ink") };
+    return Plotly.react(box, data, layout, config);
   };
 
   figures.forEach(draw);

@@ -1,10 +1,10 @@
-"""The report of a run as one HTML file that opens offline: plotly.js inside, nothing fetched."""
+"""The report of one run or of several as one HTML file that opens offline: plotly.js inside, nothing fetched."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -13,34 +13,58 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from tl_lifehist.errors import InputError
+from tl_lifehist.report.kinds import KINDS
 from tl_lifehist.report.markup import absent, definitions, details, escape, section
-from tl_lifehist.report.parts import claims, head, limits, provenance, published, text_of
-from tl_lifehist.report.sections import SECTIONS, Content, Section
+from tl_lifehist.report.parts import Part, claims, head, heading, limits, parts_of, provenance
+from tl_lifehist.report.sections import Content, Section
 from tl_lifehist.report.tables import RunTables, read_run
 
 
-def write_report(run_path: str | Path) -> Path:
-    """Write `report.html` into a life-history run's folder, from its tables and its `study.json` alone.
+def write_report(run_path: str | Path, *others: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run, or one report of several runs, from their tables and their `study.json` alone.
 
-    Every section states what is shown, its definition, its control and its sample size; a section whose table is
-    missing or empty says so. All text from the run is escaped, and the page can fetch nothing.
+    A run may be of either study; what is shown follows from its `study.json`. Every section states what is shown, its
+    definition, its control and its sample size; a section whose table is missing or empty says so. All text from the
+    runs is escaped, and the page can fetch nothing.
+
+    Args:
+        run_path: the folder of a run.
+        others: folders of further runs, shown after it on the same page.
+        out: the file to write. Default: `report.html` in the folder of the run, or in the folder that the folders of
+            all the runs have in common.
 
     Returns:
         The path of the report. An older one is replaced whole.
 
     Raises:
-        InputError: this is no run folder, a file of it cannot be read, or the folder cannot be written to.
+        InputError: one of these is no run folder, one is given twice, a file cannot be read, or the report cannot be
+            written.
 
     How it can mislead: a page shows what was computed. What was reduced stands at its top, and what was not computed
-    where it would have been.
+    where it would have been. Runs on one page need not be of the same model or text: their heads say what they are.
     """
-    run = read_run(run_path)
-    target = run.path / "report.html"
-    text = render(run)
+    paths = [Path(run_path), *(Path(other) for other in others)]
+    folders = [path.resolve() for path in paths]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise InputError(f"The run {str(folder)!r} is given twice: name each run once.")
+    runs = [read_run(path) for path in paths]
+    if out is not None:
+        target = Path(out)
+    elif others:
+        target = Path(os.path.commonpath([folder.parent for folder in folders])) / "report.html"
+    else:
+        target = paths[0] / "report.html"
+    _replace(target, render(runs))
+    return target
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=run.path, prefix=".report-", suffix=".html")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".report-", suffix=".html")
     except OSError as error:
-        raise InputError(f"The report cannot be written to {str(run.path)!r} ({error.strerror}).") from error
+        raise InputError(f"The report cannot be written to {str(target.parent)!r} ({error.strerror}).") from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
@@ -49,35 +73,44 @@ def write_report(run_path: str | Path) -> Path:
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
         raise InputError(f"The report cannot be written to {str(target)!r} ({error.strerror}).") from error
-    return target
 
 
-def render(run: RunTables) -> str:
+def render(runs: Sequence[RunTables]) -> str:
     """The whole page."""
-    title = f"Life history of features: {text_of(run.study.get('series', run.path.name))}"
-    parts = [head(run, title), claims(run), published(run)]
-    parts += [section(it.key, it.title, _shown(content)) for it, content in contents(run)]
-    parts += [limits(), provenance(run)]
+    parts = parts_of(runs)
+    body = [head(parts), claims(parts), *map(_sections, parts), limits(parts), provenance(parts)]
     folder = files("tl_lifehist.report")
     css, script, page = (
         folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
     )
     return Template(page).substitute(
-        title=escape(title), css=css, script=script, body="\n".join(parts), plotly=get_plotlyjs()
+        title=escape(heading(parts)), css=css, script=script, body="\n".join(body), plotly=get_plotlyjs()
     )
 
 
 def contents(run: RunTables) -> Iterator[tuple[Section, Content | str]]:
     """Each section with its content, or with the reason why it was not computed."""
-    for it in SECTIONS:
-        yield it, run.why_none(*it.needs) or it.build(run)
+    for it in KINDS[run.kind].sections:
+        if it.shown(run):
+            yield it, it.content(run)
 
 
-def _shown(content: Content | str) -> str:
+def _sections(part: Part) -> str:
+    """The sections of one run, under its name where it is not alone."""
+    level = 3 if part.name else 2
+    body = "\n".join(
+        section(part.key(it.key), it.title, _shown(part, content), level=level) for it, content in contents(part.run)
+    )
+    return f'<div class="part" id="{part.anchor}"><h2>{part.name}</h2>\n{body}\n</div>' if part.name else body
+
+
+def _shown(part: Part, content: Content | str) -> str:
     if isinstance(content, str):
         return absent(content)
-    plots = "\n".join(plot(name, fig) for name, fig in content.figures.items())
-    if len(content.figures) > 2:
+    plots = "\n".join(plot(part.key(name), fig) for name, fig in content.figures.items())
+    if any(fig["layout"]["meta"]["heading"] for fig in content.figures.values()):
+        plots = f'<div class="pairs">{plots}</div>'
+    elif len(content.figures) > 2:
         plots = f'<div class="panels">{plots}</div>'
     notes = definitions(
         [
@@ -88,7 +121,8 @@ def _shown(content: Content | str) -> str:
         ]
     )
     about = details("Definition, control, sample size", notes)
-    return f"<p>{content.text}</p>\n{plots}\n{about}\n{content.more}"
+    text = "".join(f"<p>{paragraph}</p>\n" for paragraph in (content.text, *content.points))
+    return f"{text}{content.table}\n{plots}\n{about}\n{content.more}"
 
 
 def plot(name: str, fig: go.Figure) -> str:
@@ -96,9 +130,13 @@ def plot(name: str, fig: go.Figure) -> str:
     layout = fig["layout"]
     meta = layout["meta"]
     data = str(fig.to_json()).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    above = f'<p class="heading">{escape(meta["heading"])}</p>' if meta["heading"] else ""
     caption = f"<figcaption>{escape(meta['caption'])}</figcaption>" if meta["caption"] else ""
+    width = f";min-width:{meta['least_width']}px" if meta["least_width"] else ""
     box = (
-        f'<div class="plot" id="plot-{escape(name)}" style="height:{layout["height"]}px" role="img" '
-        f'aria-label="{escape(meta["title"])}"></div>'
+        f'<div class="plot" id="plot-{escape(name)}" style="height:{layout["height"]}px{width}" role="img" '
+        f'aria-label="{escape(meta["title"])}"></div><script type="application/json">{data}</script>'
     )
-    return f'<figure>{box}<script type="application/json">{data}</script>{caption}</figure>'
+    if width:
+        box = f'<div class="scroll">{box}</div>'
+    return f"<figure>{above}{box}{caption}</figure>"

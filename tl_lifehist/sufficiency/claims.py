@@ -138,7 +138,7 @@ def _trajectories(table: pd.DataFrame) -> list[Row]:
                 "claim": f"{line.site}: {line.quantity} of downstream masks changes with {line.against} (Spearman; "
                 "null: the empty mask's; limits: the correlation's own interval)",
                 "observed": line.pooled,
-                "null": line.empty,
+                "null": line.empty if np.isfinite(line.empty) else 0.0,  # an empty mask's mass does not vary
                 "low": line.pooled_low,
                 "high": line.pooled_high,
                 "p": line.p,

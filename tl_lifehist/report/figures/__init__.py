@@ -1,26 +1,50 @@
-"""The figures of a life-history run: each takes tables as DataFrames and returns a plotly Figure."""
+"""The figures of a run: each takes tables as DataFrames and returns a plotly Figure."""
 
 from __future__ import annotations
 
+from tl_lifehist.report.figures.bridge import carrier_masks
 from tl_lifehist.report.figures.events import event_rates, persistence, rematch_floors
 from tl_lifehist.report.figures.foresight import forecast, function_direction, survival
+from tl_lifehist.report.figures.frontier import frontier, onset
 from tl_lifehist.report.figures.graph import dag, recruitment
 from tl_lifehist.report.figures.lineages import lineage_raster, nulls
 from tl_lifehist.report.figures.load import content_load, load_against_controls, load_parts, single_ablation
+from tl_lifehist.report.figures.mask_checks import explained_variance, sensitivity, stability
+from tl_lifehist.report.figures.mask_controls import enrichment, gates_by_rank, mass_matched, predicted_kl
+from tl_lifehist.report.figures.mask_training import anisotropy, sender_receiver, transfer_curves
+from tl_lifehist.report.figures.masks import checkpoint_layer_maps, cross_evaluation, mask_summary
+from tl_lifehist.report.figures.trajectories import trajectories
 
 __all__ = [
+    "anisotropy",
+    "carrier_masks",
+    "checkpoint_layer_maps",
     "content_load",
+    "cross_evaluation",
     "dag",
+    "enrichment",
     "event_rates",
+    "explained_variance",
     "forecast",
+    "frontier",
     "function_direction",
+    "gates_by_rank",
     "lineage_raster",
     "load_against_controls",
     "load_parts",
+    "mask_summary",
+    "mass_matched",
     "nulls",
+    "onset",
     "persistence",
+    "predicted_kl",
     "recruitment",
     "rematch_floors",
+    "sender_receiver",
+    "sensitivity",
     "single_ablation",
+    "stability",
     "survival",
+    "trajectories",
+    "transfer_curves",
 ]

@@ -6,10 +6,12 @@ import html
 import math
 import re
 from collections.abc import Sequence
-from typing import SupportsFloat, SupportsInt
+from typing import Any, SupportsFloat, SupportsInt
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 # One meaning, one colour, in every figure. All read on white and on near-black.
 CARRIER = "#d9622b"  # carriers
@@ -19,6 +21,7 @@ TINT = "rgba(63, 135, 201, 0.22)"  # the same, as an area
 SECOND = "#2b9c7e"  # a second measured series
 SECOND_TINT = "rgba(43, 156, 126, 0.22)"
 THIRD = "#a06cc8"
+FOURTH = "#c75b86"
 CONTROL = "#8a919c"  # controls and nulls
 FAINT = "rgba(138, 145, 156, 0.35)"  # what could not be tested, and crowds of faint things
 GRID = "rgba(128, 136, 148, 0.25)"
@@ -42,14 +45,69 @@ TEMPLATE = go.layout.Template(
 )
 
 
-def figure(height: int, *, title: str, caption: str = "") -> go.Figure:
+def figure(height: int, *, title: str, caption: str = "", heading: str = "", least_width: int = 0) -> go.Figure:
     """An empty figure in the common style."""
-    return styled(go.Figure(), height, title=title, caption=caption)
+    return styled(go.Figure(), height, title=title, caption=caption, heading=heading, least_width=least_width)
 
 
-def styled(fig: go.Figure, height: int, *, title: str, caption: str = "") -> go.Figure:
-    """Give a figure the common style. Title and caption are kept in `layout.meta`: the page prints them itself."""
-    return fig.update_layout(template=TEMPLATE, height=height, meta={"title": title, "caption": caption})
+def styled(
+    fig: go.Figure, height: int, *, title: str, caption: str = "", heading: str = "", least_width: int = 0
+) -> go.Figure:
+    """Give a figure the common style. What a page needs besides is kept in `layout.meta`: the page prints it itself.
+
+    Args:
+        title: what a reader is told who cannot see the figure.
+        caption: printed under it.
+        heading: printed above it, where a section has several figures that must not be taken for each other.
+        least_width: in pixels; on a narrower page the figure scrolls sideways by itself.
+    """
+    meta = {"title": title, "caption": caption, "heading": heading, "least_width": least_width}
+    return fig.update_layout(template=TEMPLATE, height=height, meta=meta)
+
+
+def whiskers(value: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str) -> dict[str, Any]:
+    """Error bars from `low` to `high` around `value`."""
+    middle, below, above = (np.asarray(x, dtype=float) for x in (value, low, high))
+    ends = {"type": "data", "symmetric": False, "array": above - middle, "arrayminus": middle - below}
+    return ends | {"color": colour, "thickness": 1.5, "width": 3}
+
+
+def step_axis(fig: go.Figure, steps: Sequence[SupportsInt]) -> go.Figure:
+    """Checkpoints in order and equally spaced on every x axis of a figure."""
+    names = [step_label(step) for step in sorted({int(step) for step in steps})]
+    return fig.update_xaxes(type="category", categoryorder="array", categoryarray=names)
+
+
+def log_axis(values: ArrayLike) -> dict[str, Any]:
+    """An axis over the decades of the positive values, with at most seven ticks at 1, 2 and 5 or at powers of ten."""
+    found = np.asarray(values, dtype=float)
+    found = found[np.isfinite(found) & (found > 0)]
+    if not len(found):
+        return {"type": "log"}
+    low, high = np.log10(found.min()) - 0.05, np.log10(found.max()) + 0.05
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    ticks: list[float] = []
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [s * 10.0**d for d in decades for s in steps if low <= math.log10(s) + d <= high]
+        if len(ticks) <= 7:
+            break
+    ticks = ticks[:: math.ceil(len(ticks) / 7) or 1] or [float(found.min()), float(found.max())]
+    return {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": [short(tick, 2) for tick in ticks]}
+
+
+def titles_below_legend(fig: go.Figure, pixels: float, height: int) -> go.Figure:
+    """Move panels and their titles down, so that a legend of any number of lines does not cover the titles."""
+    share = 1 - pixels / height
+    for axis in fig.select_yaxes():
+        axis.domain = [end * share for end in axis.domain]
+    for note in fig.select_annotations({"yref": "paper"}):
+        note.y *= share
+    return small_titles(fig)
+
+
+def small_titles(fig: go.Figure) -> go.Figure:
+    """Titles of panels no larger than those of axes."""
+    return fig.update_annotations(font={"size": 13})
 
 
 def plain(text: object) -> str:
@@ -93,6 +151,12 @@ def short(value: SupportsFloat, digits: int = 3) -> str:
     if math.isnan(value):
         return "–"
     return f"{value:.{digits}g}".replace("-", "−")
+
+
+def share_label(share: SupportsFloat) -> str:
+    """A share for a label: `6.6 %`, `73 %`, an en dash where there is none."""
+    percent = 100 * float(share)
+    return "–" if math.isnan(percent) else f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def p_label(p: SupportsFloat) -> str:

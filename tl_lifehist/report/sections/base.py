@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import plotly.graph_objects as go
@@ -20,6 +20,8 @@ class Content:
         control: what it has to be read beside. HTML.
         sample: over how many of what. HTML.
         misleads: how a reader can be misled. HTML.
+        points: more sentences, one paragraph each, for what must not be mixed. HTML.
+        table: what has to be seen at once, above the figures. HTML.
         figures: by file name without its ending.
         more: tables and lists under the figures. HTML.
     """
@@ -29,15 +31,39 @@ class Content:
     control: str
     sample: str
     misleads: str
+    points: Sequence[str] = ()
+    table: str = ""
     figures: Mapping[str, go.Figure] = field(default_factory=dict)
     more: str = ""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section and the tables without which it is left out."""
+    """A section and the tables without which it is left out.
+
+    Attributes:
+        key: its anchor.
+        title: its heading. HTML.
+        needs: names of tables.
+        build: makes the content from a run that has them.
+        remedy: what to do for it where it was left out; plain text.
+        optional: not mentioned at all where none of its tables is there.
+    """
 
     key: str
     title: str
     needs: tuple[str, ...]
     build: Callable[[RunTables], Content]
+    remedy: str = ""
+    optional: bool = False
+
+    def shown(self, run: RunTables) -> bool:
+        """Whether the page of this run has a place for it."""
+        return not self.optional or any(name in run.tables for name in self.needs)
+
+    def content(self, run: RunTables) -> Content | str:
+        """The content, or the reason why it was not computed."""
+        reason = run.why_none(*self.needs)
+        if reason is None:
+            return self.build(run)
+        return f"{reason}; {self.remedy}" if self.remedy else reason

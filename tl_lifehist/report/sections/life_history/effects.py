@@ -19,7 +19,11 @@ def load(run: RunTables) -> Content:
     joint = run.get("load_parts").set_index("part")["delta_ce"].get("joint", math.nan)
     cost = number(summary["delta_ce"].iloc[0] if "delta_ce" in summary else joint)
     subsets = "subset" in summary and summary["subset"].astype(bool).any()
-    drawn = " Where carriers outnumber the rest, random subsets of both are compared." if subsets else ""
+    drawn = (
+        " Where carriers are more than half of the candidates of a layer, random subsets of both are compared."
+        if subsets
+        else ""
+    )
     head = ["control set", "draws", "carriers (nats)", "control mean", "sd", "95 % of controls", "p", "unmatched"]
     head += ["SMD log rate", "SMD log mass", "verdict"]
     rows = [

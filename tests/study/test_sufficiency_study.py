@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_masks import HOOKS, small_masks
+from typer.testing import CliRunner
+
+import tl_lifehist as lh
+from tl_lifehist.cli import app
+from tl_lifehist.errors import InputError
+
+CELL = ["step", "hook_name", "method"]
+TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
+
+
+@pytest.fixture(scope="module")
+def life_history(tmp_path_factory):
+    """A tiny life-history run, whose SAEs the masks are also drawn over."""
+    study = lh.LifeHistoryStudy(
+        lh.CheckpointSeries.pocket().subset([512, 4096]),
+        ("blocks.1.hook_resid_post",),
+        train=lh.TokenSet.pocket("train")[::30],
+        test=lh.TokenSet.pocket("test")[::12],
+        d_sae=64,
+        k=8,
+        training_tokens=2000,
+        n_draws=3,
+        load_tokens=200,
+    )
+    return study.run(tmp_path_factory.mktemp("life") / "run").path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, life_history):
+    return small_masks(life_history=life_history).run(tmp_path_factory.mktemp("masks") / "run")
+
+
+def assert_same_tables(a: lh.Run, b: lh.Run) -> None:
+    assert a.tables == b.tables
+    for name in a.tables:
+        pd.testing.assert_frame_equal(a.table(name), b.table(name), check_exact=True, obj=name)
+
+
+def test_every_table_and_the_report_are_there(finished):
+    expected = {
+        "checkpoints", "dictionaries", "components", "masks", "evaluation", "nulls", "frontier", "onset", "transfer",
+        "anisotropy", "stability", "trajectories", "carriers", "published", "claims",
+    }  # fmt: skip
+    assert expected <= set(finished.tables)
+    for name in expected - {"claims", "published"}:
+        assert {"site", "step"} <= set(finished.table(name).columns) or name == "trajectories", name
+    page = (finished.path / "report.html").read_text()
+    assert "<html" in page
+    assert "empty" in page
+
+
+def test_every_cell_has_every_mask_and_its_nulls(finished):
+    evaluation, nulls = finished.table("evaluation"), finished.table("nulls")
+    assert len(evaluation.groupby(CELL)) == 2 * len(HOOKS) * 2
+    for _, cell in evaluation.groupby(CELL):
+        assert sorted(cell["mask"]) == sorted([*TARGETS, "empty", "full"])
+    assert nulls.groupby(CELL)["kind"].value_counts().unstack().eq([1, 2, 1, 1]).all(axis=None)
+    down = evaluation[evaluation["mask"] == "downstream"].set_index(CELL)["soft_mass"]
+    gap = nulls.set_index(CELL)["soft_mass"] - down.reindex(nulls.set_index(CELL).index)
+    assert gap.abs().max() < 1e-6
+
+
+def test_the_empty_mask_is_the_unit_of_every_loss(finished):
+    evaluation = finished.table("evaluation")
+    empty = evaluation[evaluation["mask"] == "empty"]
+    assert (empty["lost_fraction"] == 1).all()
+    # about the train mean, on other text
+    assert (empty["nmse"] == 1).all()
+    checkpoints = finished.table("checkpoints").set_index(["step", "hook_name"])
+    for row in empty.itertuples():
+        assert row.kl == pytest.approx(checkpoints.loc[(row.step, row.hook_name), "empty_kl"], rel=1e-6)
+
+
+def test_transfers_at_the_last_checkpoint(finished):
+    transfer = finished.table("transfer")
+    last = transfer[transfer["step"] == 4096]
+    assert set(transfer["control"]) == {"aligned", "shuffled", "procrustes", "identity", "dictionary"}
+    own = finished.table("evaluation").query("mask == 'full' and step == 4096").set_index(CELL)
+    same = last.query("mask == 'full' and control == 'identity'").set_index(CELL)
+    # with no map at all, the last checkpoint's reconstruction arrives as it is
+    assert same["nmse"].to_numpy() == pytest.approx(own.loc[same.index, "nmse"].to_numpy(), rel=1e-4)
+    assert same["kl"].to_numpy() == pytest.approx(own.loc[same.index, "kl"].to_numpy(), rel=1e-3)
+    full = transfer.query("mask == 'full'").groupby("control")["nmse"].mean()
+    assert full["aligned"] < full["shuffled"]
+
+
+def test_figures_can_be_had_again_from_the_folder(finished):
+    """The stored dictionary and gates, through the public function, give the stored figures."""
+    study = small_masks()
+    unit = finished.path / "units/cells/step512" / HOOKS[0]
+    dictionary = lh.load_decomposition(unit / "svd.safetensors")
+    row = finished.table("evaluation").query("step == 512 and method == 'svd' and mask == 'downstream'")
+    row = row[row["hook_name"] == HOOKS[0]].iloc[0]
+    gates = finished.table("masks").query("step == 512 and method == 'svd' and target == 'downstream' and seed == 0")
+    gates = torch.tensor(gates[gates["hook_name"] == HOOKS[0]]["gate"].to_numpy())
+    assert gates.mean() == pytest.approx(row["soft_mass"], rel=1e-6)
+    model = study.series.load(512)
+    again = lh.evaluate_mask(model, dictionary, gates, study.test, hook_name=HOOKS[0])
+    assert again.kl == pytest.approx(row["kl"], rel=1e-4)
+    assert again.accuracy_drop == pytest.approx(row["accuracy_drop"], abs=0.01)
+    scores = lh.gate_scores(model, dictionary, study.test, hook_name=HOOKS[0])
+    assert lh.enrichment(gates, scores.tau.double()) == pytest.approx(row["enrichment_tau"], rel=1e-3)
+
+
+def test_claims_stand_beside_their_nulls(finished):
+    claims = finished.claims
+    assert set(claims["verdict"]) <= {"beyond", "within", "not testable"}
+    judged = claims[claims["verdict"] != "not testable"]
+    assert judged["null"].notna().all()
+    # two checkpoints of one layer are too few for a sign test
+    paired = claims[claims["claim"].str.contains("lose less than")]
+    assert (paired["verdict"] == "not testable").all()
+    assert (paired["n"] == 2).all()
+
+
+def test_carriers_in_masks(finished, life_history):
+    table = finished.table("carriers")
+    features = lh.load_run(life_history).table("features")
+    assert set(table["step"]) <= {512, 4096}
+    for row in table.itertuples():
+        here = features[(features["step"] == row.step) & (features["hook_name"] == row.hook_name)]
+        assert row.n_carriers == here["carrier"].sum()
+        assert 0 < row.soft_mass <= 1
+        assert row.enrichment > 0
+    assert set(table.loc[table["step"] == 4096, "keep_error"]) == {True, False}
+
+
+def test_other_test_text_changes_no_fit_and_other_calibration_text_no_dictionary(finished, tmp_path):
+    test = lh.TokenSet.pocket("test")[7::60][:4]
+    calibration = lh.TokenSet.pocket("calibration")[7::60][:6]
+    one = {"hook_names": HOOKS[:1]}
+    runs = {
+        "test": small_masks(test=test, **one).run(tmp_path / "test"),
+        "calibration": small_masks(calibration=calibration, **one).run(tmp_path / "calibration"),
+    }
+    unit = Path("units/cells/step512") / HOOKS[0]
+    for name in ("svd", "semi_nmf", "translator"):
+        before = load_file(finished.path / unit / f"{name}.safetensors")
+        for run in runs.values():
+            after = load_file(run.path / unit / f"{name}.safetensors")
+            assert all(torch.equal(before[key], after[key]) for key in before)
+    stored = finished.table("masks")
+    stored = stored[(stored["hook_name"] == HOOKS[0]) & (stored["step"] == 512)].reset_index(drop=True)
+    same, other = (r.table("masks").query("step == 512").reset_index(drop=True) for r in runs.values())
+    pd.testing.assert_frame_equal(same, stored, check_exact=True)
+    assert not np.allclose(other["gate"], stored["gate"])
+
+
+def test_two_processes_give_the_same_tables(finished, tmp_path, life_history):
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        run = small_masks(life_history=life_history).run(tmp_path / "run", executor=executor)
+    assert_same_tables(finished, run)
+
+
+def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_path, life_history):
+    script, out = Path(__file__).with_name("small_masks.py"), tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    stamps: dict[str, int] = {}
+    for wanted in (1, 2, 3):  # kill once this many cells are there
+        process = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
+        while process.poll() is None and len(done(out)) < wanted:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert all(done(out).get(name) == stamp for name, stamp in stamps.items())  # nothing was computed again
+        stamps = done(out)
+        assert not (out / "tables" / "claims.parquet").exists()
+    run = small_masks().run(out)
+    assert all(done(out)[name] == stamp for name, stamp in stamps.items())
+    assert set(finished.tables) - set(run.tables) == {"carriers"}
+    for name in set(run.tables) - {"claims"}:
+        pd.testing.assert_frame_equal(run.table(name), finished.table(name), check_exact=True, obj=name)
+    assert not list(out.rglob(".partial-*"))
+
+
+def done(out: Path) -> dict[str, int]:
+    units = out.glob("units/cells/*/*")
+    return {str(p): p.stat().st_ctime_ns for p in units if not p.name.startswith(".")}
+
+
+def test_the_folder_says_what_it_holds(finished):
+    study = json.loads((finished.path / "study.json").read_text())
+    assert study["study"] == "sufficiency"
+    assert study["config"]["mass_price"] == 0.1
+    assert set(study["fingerprints"]) == {"512", "4096"}
+    with pytest.raises(InputError, match="another configuration"):
+        small_masks(mass_price=0.2).run(finished.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ("pca",)}, "methods"),
+        ({"targets": ()}, "targets"),
+        ({"steps": 0}, "steps=0"),
+        ({"seeds": ()}, "at least one seed"),
+        ({"mass_price": 0.0}, "above 0"),
+        ({"leave_out_massive": 0.7}, "leave_out_massive"),
+        ({"hook_names": ("blocks.1.hook_mlp_out",) * 2}, "each only once"),
+        ({"test": lh.TokenSet.pocket("calibration")[::60][:6]}, "two of them are the same"),
+    ],
+)
+def test_bad_studies_are_named(changes, message):
+    with pytest.raises(InputError, match=message):
+        small_masks(**changes)
+
+
+def test_a_life_history_of_another_series_is_refused(tmp_path, life_history, pocket_series):
+    series = lh.CheckpointSeries.from_models({512: pocket_series.load(512), 4096: pocket_series.load(4096)})
+    with pytest.raises(InputError, match="no life-history run of the series"):
+        small_masks(series=series, life_history=life_history).run(tmp_path / "run")
+    with pytest.raises(InputError, match=r"study\.json"):
+        small_masks(life_history=tmp_path).run(tmp_path / "other")
+
+
+def test_massive_rows_can_be_left_out(pocket_series):
+    study = small_masks(leave_out_massive=0.05)
+    from tl_lifehist.sufficiency.cell import fit
+
+    plain = fit(small_masks(), 4096, HOOKS[1])
+    chosen = fit(study, 4096, HOOKS[1])
+    assert chosen.n_rows == plain.n_rows - round(0.05 * plain.n_rows)
+    assert chosen.top_row_share < plain.top_row_share
+    assert chosen.test.n_scored < plain.test.n_scored
+
+
+def test_default_layers_and_steps():
+    assert lh.default_layers(4) == [0, 1, 2, 3]
+    assert lh.default_layers(12) == [0, 3, 6, 8, 11]
+    assert lh.default_layers(1) == [0]
+    steps = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 144000, 1000))
+    chosen = lh.default_steps(steps)
+    assert len(chosen) == 8
+    assert chosen[0] == 0
+    assert chosen[-1] == 143000
+    assert np.all(np.diff(np.log1p(chosen)) > 0.5)
+
+
+def test_from_the_command_line(tmp_path):
+    sizes = "--methods svd --targets downstream --components 4 --mask-steps 3 --batch-size 4 --seeds 1"
+    texts = tmp_path / "texts.txt"
+    from tl_lifehist.checkpoints.pocket import pocket_texts
+
+    texts.write_text("\n\n".join(text.replace("\n\n", "\n")[:1500] for _, text in pocket_texts("test")[:15]))
+    arguments = ["sufficiency", "--steps", "512,4096", "--layers", "2", "--sites", "hook_mlp_out", *sizes.split()]
+    where = ["--texts", str(texts), "--out", str(tmp_path / "run"), "--workers", "0", "--quiet"]
+    shown = CliRunner().invoke(app, [*arguments, *where])
+    assert shown.exit_code == 0, shown.output
+    assert "downstream mask: soft mass" in shown.output
+    assert shown.output.strip().endswith("report.html")
+    bad = CliRunner().invoke(app, ["sufficiency", "--methods", "pca", "--out", str(tmp_path / "x"), "--workers", "0"])
+    assert bad.exit_code == 2
+    assert "Traceback" not in bad.output

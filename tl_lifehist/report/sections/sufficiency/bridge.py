@@ -1,0 +1,66 @@
+"""The section on the bridge between the studies: carriers of a life history in downstream masks."""
+
+from __future__ import annotations
+
+from tl_lifehist.report import figures
+from tl_lifehist.report.figures.cells import at, sites_of, spread
+from tl_lifehist.report.figures.style import hook_labels, step_label
+from tl_lifehist.report.markup import details, escape, number, p_value, percent, table
+from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, middle
+from tl_lifehist.report.tables import RunTables
+
+
+def bridge(run: RunTables) -> Content:
+    """Do downstream masks over SAE features select the carriers of a life history?"""
+    data = run.get("carriers").sort_values("step", kind="stable")
+    labels = hook_labels(run.hook_names)
+    points = []
+    for site in sites_of(data):
+        own = at(data, site)
+        above = int((own["against"] > own["high"]).sum())
+        last = own[own["step"] == own["step"].max()]
+        tested = int((own["against"].notna() & own["high"].notna()).sum())
+        points.append(
+            f"<strong>{code(site)}</strong>: carriers' gates are above 95\u00a0% of the sets matched by mass in "
+            f"{above:,} of {tested:,} masks. At the last checkpoint their mean gate is "
+            f"{middle(spread(last['enrichment']))} times that of the alive features; {middle(spread(last['against']))} "
+            f"for those that have equals, beside {middle(spread(last['null']))} for the matched sets. The masks keep "
+            f"{middle(spread(last['soft_mass']), share=True)} of the soft mass there."
+        )
+    head = ["step", "hook point", "error", "alive", "carriers", "soft mass", "all carriers", "those matched"]
+    head += ["matched sets", "unmatched", "p"]
+    rows = [
+        [
+            step_label(row["step"]),
+            labels.get(row["hook_name"]) or escape(row["hook_name"]),
+            "kept" if row["keep_error"] else "dropped",
+            *(number(row[name]) for name in ("n_alive", "n_carriers")),
+            percent(row["soft_mass"]),
+            *(number(row[name]) for name in ("enrichment", "against")),
+            number(row["null"]) + below(row["low"], row["high"]),
+            percent(row["unmatched_share"]),
+            p_value(row["p"]),
+            *(number(row[name]) for name in ("relative_kl", "lost_fraction")),
+        ]
+        for row in data.to_dict("records")
+    ]
+    return Content(
+        text="Downstream masks fitted over the alive features of the life history's SAEs: from which checkpoint on do "
+        "they select the carriers?",
+        points=points,
+        definition="Mean gate over the carriers of a layer over the mean gate over its alive features (ours); lambda "
+        "is 0.1 over the number of alive features. With the SAE's error added back, and without.",
+        control="Sets of non-carriers matched by mass (D19 of the life history); the grey band holds 95 % of them.",
+        sample=f"{len(data):,} masks; {counts(data['n_carriers'])} carriers of {counts(data['n_alive'])} alive "
+        "features.",
+        misleads="Carriers are known from the end of training, so early checkpoints are read with hindsight. Mass "
+        "explains much of any selection; only what lies above the band does not follow from it.",
+        figures=by_site("bridge", data, lambda site: figures.carrier_masks(data, site)),
+        more=details("All masks", table([*head, "relative KL", "lost fraction"], rows, left=3)),
+    )
+
+
+BRIDGE = Section(
+    "bridge", "Carriers in downstream masks", ("carriers",), bridge, remedy="give the study a life-history run"
+)

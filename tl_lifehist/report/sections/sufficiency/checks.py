@@ -1,0 +1,168 @@
+"""Sections on what the masks rest on: the checkpoints, the dictionaries, seeds, and defaults."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tl_lifehist.report import figures
+from tl_lifehist.report.figures.cells import CELL, METHODS, TARGETS, at, in_order, label, sites_of, spread
+from tl_lifehist.report.markup import details, frame, number, percent, table
+from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of
+from tl_lifehist.report.tables import RunTables
+
+
+def checkpoints(run: RunTables) -> Content:
+    """The untouched model at each checkpoint, and what taking a site away costs it."""
+    data = run.get("checkpoints")
+    by_step = data.groupby("step", sort=True)
+    shown = by_step[["clean_ce", "clean_entropy", "clean_accuracy"]].first()
+    names = {"step": "step", "clean_ce": "cross-entropy, nats", "clean_entropy": "entropy, nats"}
+    names["clean_accuracy"] = "top-1 accuracy"
+    points = []
+    for site in sites_of(data):
+        own = at(data, site)
+        shown[f"empty_{site}"] = [range_of(own.loc[own["step"] == step, "empty_relative_kl"]) for step in shown.index]
+        names[f"empty_{site}"] = f"mean ablation, {site}"
+        points.append(
+            f"<strong>{code(site)}</strong>: mean ablation costs {range_of(own['empty_relative_kl'])} of the entropy "
+            f"in KL ({range_of(own['empty_kl'])} nats) and {range_of(own['empty_accuracy_drop'])} percentage points of "
+            "accuracy."
+        )
+    return Content(
+        text=f"{len(shown)} checkpoints, measured on the same tokens.",
+        points=points,
+        definition="Mean cross-entropy and entropy of the untouched model's predictions, top-1 accuracy; mean "
+        "ablation: the site replaced by its train mean at every valid position (z = 0), relative KL by formula 9, from "
+        "the least layer to the greatest.",
+        control="Mean ablation is the null of every downstream figure.",
+        sample=f"{number(data['n_scored'].max())} scored positions in {number(data['n_documents'].max())} documents.",
+        misleads="Where mean ablation costs little, the model hardly needs the site and every mask looks sufficient.",
+        table=frame(shown.reset_index(), names, left=0),
+    )
+
+
+def dictionaries(run: RunTables) -> Content:
+    """What the dictionaries explain, and whether they converged."""
+    data, rows_of = run.get("dictionaries"), run.get("checkpoints")
+    converged = data["converged"].astype("boolean")
+    stopped = int((~converged.fillna(True)).sum())
+    points, rows = [], []
+    for site in sites_of(data):
+        own = at(data, site)
+        said = [
+            f"{label(m)} {middle(spread(own.loc[own['method'] == m, 'explained_variance']), share=True)}"
+            for m in in_order(own["method"], METHODS)
+        ]
+        top = at(rows_of, site)["top_row_share"]
+        share = (
+            f" The 0.1\u00a0% of rows with the largest norm hold {range_of(top, share=True)} of the variance."
+            if top.notna().any()
+            else ""
+        )
+        points.append(f"<strong>{code(site)}</strong>, explained variance: {listed(said)}.{share}")
+        for method in in_order(own["method"], METHODS):
+            here = own[own["method"] == method]
+            done = converged[here.index]
+            rows.append(
+                [
+                    *(code(site), label(method), number(here["n_components"].max()), number(here["n_rows"].max())),
+                    *(cell(here["explained_variance"], share=True), cell(here["test_nmse"])),
+                    f"{int(done.fillna(False).sum()):,} of {len(here):,}",
+                    cell(here["n_iter"]),
+                ]
+            )
+    warn = (
+        f" <strong>{stopped:,} of {len(data):,} stopped before they converged.</strong>"
+        if stopped
+        else " All of them converged."
+        if converged.notna().all()
+        else ""
+    )
+    head = ["site", "method", "components", "rows", "explained", "NMSE on test", "converged", "iterations"]
+    return Content(
+        text=f"{len(data):,} dictionaries.{warn}",
+        points=points,
+        definition="Formula 1: the full reconstruction; explained variance on the rows it was fitted to, NMSE (formula "
+        "6) on the test split.",
+        control="SVD explains the most that any dictionary of its size can on the rows it was fitted to; the test "
+        "split shows what of it holds.",
+        sample=f"{number(data['n_rows'].max())} rows, {number(data['n_components'].max())} components; cells as "
+        "everywhere.",
+        misleads="A few massive activations can hold most of a site's variance and decide every NMSE. A dictionary "
+        "that did not converge is no worse a dictionary for masks, but another run of it may differ.",
+        figures=by_site("dictionaries", data, lambda site: figures.explained_variance(data, rows_of, site)),
+        more=details("By method", table(head, rows, left=2)),
+    )
+
+
+def stability(run: RunTables) -> Content:
+    """Is another seed's mask the same mask?"""
+    data = run.get("stability")
+    points = []
+    for site in sites_of(data):
+        own = at(data, site)
+        said = []
+        for target in in_order(own["target"], TARGETS):
+            here = own[own["target"] == target]
+            said.append(
+                f"{label(target)} {number(spread(here['overlap']).median)} (random masks "
+                f"{number(spread(here['overlap_null']).median)})"
+            )
+        whole = spread(_pairs(own)["dictionary_overlap"])
+        points.append(f"<strong>{code(site)}</strong>: {listed(said)}; dictionaries {number(whole.median)}.")
+    return Content(
+        text="Overlap of the masks that two seeds give, in the median over pairs and cells.",
+        points=points,
+        definition="Overlap of two masks over one dictionary: the sum of the smaller gates over the sum of the larger "
+        "(ours). Of two dictionaries: mean absolute cosine of their directions under the best assignment (ours). "
+        "Gates: formula 3.",
+        control="The same with the gates of one mask permuted, so with the same soft masses.",
+        sample=f"{len(_pairs(data)):,} pairs of seeds in {len(data[CELL].drop_duplicates()):,} cells.",
+        misleads="Masks are not unique: two masks that share nothing can be equally sufficient.",
+        figures=by_site("stability", data, lambda site: figures.stability(data, site)),
+    )
+
+
+def _pairs(data: pd.DataFrame) -> pd.DataFrame:
+    return data.drop_duplicates([*CELL, "seed_a", "seed_b"])
+
+
+def sensitivity(run: RunTables) -> Content:
+    """What other defaults would have given."""
+    data = run.get("sensitivity")
+    points, rows = [], []
+    for site in sites_of(data):
+        own = at(data, site)
+        found = own.assign(option=own["option"].astype(str), value=own["value"].astype(str))
+        median = found.groupby(["option", "value"], sort=False)[["soft_mass", "lost_fraction"]].median()
+        points.append(
+            f"<strong>{code(site)}</strong>: over all settings the soft mass goes from "
+            f"{percent(median['soft_mass'].min())} to {percent(median['soft_mass'].max())}, the lost fraction from "
+            f"{number(median['lost_fraction'].min())} to {number(median['lost_fraction'].max())}."
+        )
+        rows += [
+            [
+                *(code(site), label(option), label(value), cell(g["soft_mass"], share=True)),
+                *(cell(g[name]) for name in ("relative_kl", "lost_fraction")),
+                number(len(g)),
+            ]
+            for (option, value), g in found.groupby(["option", "value"], sort=False)
+        ]
+    head = ["site", "option", "value", "soft mass", "relative KL", "lost fraction", "masks"]
+    return Content(
+        text=f"{data['option'].nunique()} defaults, one changed at a time.",
+        points=points,
+        definition="Soft mass (formula 4), relative KL and lost fraction (formula 9) of the downstream mask; medians.",
+        control="This is a control: what holds with one default only is a property of the default.",
+        sample=f"{len(data):,} masks.",
+        misleads="One option at a time says nothing about combinations.",
+        figures=by_site("sensitivity", data, lambda site: figures.sensitivity(data, site)),
+        more=details("All settings", table(head, rows, left=3)),
+    )
+
+
+CHECKPOINTS = Section("checkpoints", "Checkpoints", ("checkpoints",), checkpoints)
+DICTIONARIES = Section("dictionaries", "Dictionaries", ("dictionaries",), dictionaries)
+STABILITY = Section("stability", "Stability over seeds", ("stability",), stability)
+SENSITIVITY = Section("sensitivity", "Sensitivity to defaults", ("sensitivity",), sensitivity, optional=True)

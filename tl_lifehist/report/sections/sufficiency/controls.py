@@ -1,0 +1,213 @@
+"""Sections that set masks beside what could stand in for them: masks of equal mass, rankings, the quadratic form."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tl_lifehist.report import figures
+from tl_lifehist.report.figures.cells import (
+    CELL,
+    MASKS,
+    NULLS,
+    TARGETS,
+    at,
+    beside_nulls,
+    first_seed,
+    flags,
+    in_order,
+    label,
+    sites_of,
+    spread,
+)
+from tl_lifehist.report.figures.mask_controls import SCORES
+from tl_lifehist.report.figures.style import step_label
+from tl_lifehist.report.markup import details, number, percent, table
+from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, listed, middle
+from tl_lifehist.report.tables import RunTables
+
+
+def equal_mass(run: RunTables) -> Content:
+    """Does the optimised mask beat masks that nobody optimised?"""
+    evaluation, drawn = run.get("evaluation"), run.get("nulls")
+    points, rows = [], []
+    for site in sites_of(evaluation):
+        ratios = beside_nulls(evaluation, drawn, site)
+        for target in in_order(ratios["target"], ("downstream", *TARGETS)):
+            for kind in in_order(ratios["kind"], ("empty", *NULLS)):
+                own = ratios[(ratios["target"] == target) & (ratios["kind"] == kind)]
+                found = own["ratio"].dropna()
+                measure = own["measure"].iloc[0] if len(own) else "–"
+                wins = percent(float((found < 1).mean())) if len(found) else "–"
+                rows.append(
+                    [code(site), label(target), label(kind), measure, cell(own["ratio"]), wins, number(len(found))]
+                )
+        own = ratios[ratios["target"] == "downstream"]
+        said = [
+            f"{label(kind)} in {counted(int((own.loc[own['kind'] == kind, 'ratio'] < 1).sum()), n)}"
+            for kind in in_order(own["kind"], ("empty", *NULLS))
+            if (n := int(own.loc[own["kind"] == kind, "ratio"].notna().sum()))
+        ]
+        points.append(
+            f"<strong>{code(site)}</strong>: the downstream mask has a lower KL than {listed(said, 'nothing')}."
+        )
+    head = ["site", "mask for", "control", "measure", "mask / control", "mask better", "cells"]
+    return Content(
+        text="Each optimised mask over control masks of the same soft mass, cell by cell; left of 1 the optimised mask "
+        "is better.",
+        points=points,
+        definition="Ratio of NMSE for the reconstruction mask (formula 6), of KL for the others (formula 8). Control "
+        "masks are as heavy as the mask they stand beside: leading components by variance, by tau (formula 14), by the "
+        "Fisher diagonal (formula 12), and random ones, whose draws are averaged.",
+        control="These are controls. The rankings need one backward pass and no optimisation: where they do as well, "
+        "the optimisation found nothing more.",
+        sample=f"{CELLS} {int(drawn['draw'].nunique()):,} draws of a random mask.",
+        misleads="The fixed-head and the transfer mask were not fitted to the KL they are compared in. A ranking is "
+        "cut at the soft mass with gates of 0 and 1, and a soft mask may spread the same mass over more components.",
+        figures=by_site("nulls", evaluation, lambda site: figures.mass_matched(evaluation, drawn, site)),
+        more=details("Ratios by target and control", table(head, rows, left=4)),
+    )
+
+
+def enrichment(run: RunTables) -> Content:
+    """What the masks hold more of than their mass."""
+    evaluation, drawn = run.get("evaluation"), run.get("nulls")
+    here = first_seed(evaluation, "mask")
+    here = here[~here["mask"].isin(["full", "empty"])]
+    targets = in_order(here["mask"], TARGETS)
+    points, rows = [], []
+    for site in sites_of(here):
+        own = at(here, site)
+        spreads = {
+            name: [f"{label(t)} {number(spread(own.loc[own['mask'] == t, column]).median)}" for t in targets]
+            for column, name in SCORES.items()
+        }
+        said = [f"{name}: {', '.join(found)}" for name, found in spreads.items()]
+        random = at(drawn, site)
+        random = spread(random.loc[random["kind"] == "random", "enrichment_tau"])
+        null = f" Random masks: tau {middle(random)}, {random.n:,} draws." if random.n else ""
+        points.append(f"<strong>{code(site)}</strong>: {'; '.join(said)}.{null}")
+        rows += [
+            [
+                code(site),
+                label(t),
+                *(cell(own.loc[own["mask"] == t, c]) for c in SCORES),
+                number((own["mask"] == t).sum()),
+            ]
+            for t in targets
+        ]
+    return Content(
+        text="How much more sensitivity a mask holds than a constant mask of its mass; 1 is none.",
+        points=points,
+        definition="Formula 15: the share of a score that the gates keep over the soft mass, for tau = E[g²] and omega "
+        "= (E[g])² of the gate gradients (formula 14) and for the diagonal of the gate Fisher (curvature, formula 12).",
+        control="A constant mask has 1 exactly. Random masks of the same soft mass scatter around it.",
+        sample=CELLS,
+        misleads="At most 1 over the soft mass, so small masks alone can be much enriched. tau also counts what "
+        "differs from sequence to sequence; omega only what all sequences share.",
+        figures=by_site("enrichment", here, lambda site: figures.enrichment(evaluation, drawn, site)),
+        more=details("Medians and quartiles", table(["site", "mask for", *SCORES.values(), "cells"], rows, left=2)),
+    )
+
+
+def ranks(run: RunTables) -> Content:
+    """Which components the masks keep."""
+    masks, components = run.get("masks"), run.get("components")
+    last = int(masks["step"].max())
+    own = first_seed(masks[masks["step"] == last], "target", "component")
+    both = own.merge(components[[*CELL, "component", "variance", "tau"]], on=[*CELL, "component"])
+    points = []
+    for site in sites_of(both):
+        here = at(both, site)
+        said = []
+        for target in in_order(here["target"], TARGETS):
+            chosen = here[here["target"] == target]
+            found = {
+                name: spread(chosen.groupby(CELL)[["gate", name]].apply(_spearman, name))
+                for name in ("variance", "tau")
+            }
+            said.append(f"{label(target)} {number(found['variance'].median)} and {number(found['tau'].median)}")
+        points.append(f"<strong>{code(site)}</strong>: {listed(said)}.")
+    return Content(
+        text="Spearman correlation of a component's gate with its variance and with its tau at step "
+        f"{step_label(last)}, "
+        "medians over cells, by target.",
+        points=points,
+        definition="Formula 3: gates. Variance of a component: E||(u − ū) v||² over the total variance. Formula 14: "
+        "tau.",
+        control="A mask that is a ranking by variance has a correlation near 1 with it, whatever it was fitted for.",
+        sample=f"{len(own[CELL].drop_duplicates()):,} cells, {own['component'].nunique():,} components.",
+        misleads="Masks are not unique: other components could be as sufficient.",
+        figures=by_site("ranks", both, lambda site: figures.gates_by_rank(masks, components, site)),
+    )
+
+
+def _spearman(cell: pd.DataFrame, column: str) -> float:
+    """NaN where one of the two is constant."""
+    gates, scores = cell["gate"].rank(), cell[column].rank()
+    return float(gates.corr(scores)) if gates.nunique() > 1 and scores.nunique() > 1 else float("nan")
+
+
+def frontier(run: RunTables) -> Content:
+    """What is lost against what is kept."""
+    data = run.get("frontier")
+    points = []
+    for site in sites_of(data):
+        here = at(data, site)
+        last = int(here["step"].max())
+        here = here[here["step"] == last]
+        own = here[flags(here["operating"])]
+        both = here[here["lost_fraction"].notna() & here["variance_lost_fraction"].notna()]
+        better = int((both["lost_fraction"] < both["variance_lost_fraction"]).sum())
+        points.append(
+            f"<strong>{code(site)}</strong>, step {step_label(last)}: at the study's penalty "
+            f"{middle(spread(own['soft_mass']), share=True)} of the soft mass lose "
+            f"{middle(spread(own['lost_fraction']))}; the top-variance mask of that mass "
+            f"{middle(spread(own['variance_lost_fraction']))}. Over the whole sweep the optimised mask loses less in "
+            f"{better:,} of {len(both):,} fits."
+        )
+    return Content(
+        text="Downstream masks fitted with other penalties: every one is an answer to the same question at another "
+        "price.",
+        points=points,
+        definition="Formula 5: the loss plus lambda times the sum of the gates, over a sweep. The penalty is lambda "
+        "times the number of components; the diamond is the study's. Formula 9: lost fraction.",
+        control="Masks of the same soft mass that take the leading components by variance (dashed).",
+        sample=f"{data['penalty'].nunique()} penalties in {len(data[CELL].drop_duplicates()):,} cells; drawn are those "
+        f"of step {step_label(last)}.",
+        misleads="The operating point is a choice. Two studies with the same lambda but another scale of the loss "
+        "stand at other points of the same curve.",
+        figures=by_site("frontier", data, lambda site: figures.frontier(data, site)),
+    )
+
+
+def predicted(run: RunTables) -> Content:
+    """The quadratic form against what was measured."""
+    here = first_seed(run.get("evaluation"), "mask")
+    valid = here[(here["kl"] > 0) & (here["predicted_kl"] > 0)]
+    points = []
+    for site in sites_of(here):
+        own = at(valid, site)
+        said = []
+        for mask in in_order(own["mask"], MASKS):
+            rows = own[own["mask"] == mask]
+            said.append(f"{label(mask)} {middle(spread(rows['predicted_kl'] / rows['kl']))}")
+        points.append(f"<strong>{code(site)}</strong>, predicted over measured: {listed(said, 'not measured')}.")
+    return Content(
+        text="If downstream loss is reconstruction error weighted by curvature, the gate Fisher at the full mask "
+        "foretells the KL of any mask.",
+        points=points,
+        definition="Formulas 11 and 12: ½ (1 − z)ᵀ M (1 − z) with M the gate Fisher, against the KL of formula 8.",
+        control="The line of equality. The full mask is foretold 0 by construction and is not drawn.",
+        sample=f"{len(valid):,} of {len(here):,} masks have both and are positive.",
+        misleads="An expansion: right near the full mask, with no promise far from it. It knows nothing of what the "
+        "dictionary does not span.",
+        figures=by_site("predicted", here, lambda site: figures.predicted_kl(here, site)),
+    )
+
+
+EQUAL_MASS = Section("nulls", "Beside masks of equal mass", ("evaluation", "nulls"), equal_mass)
+ENRICHMENT = Section("enrichment", "Enrichment", ("evaluation", "nulls"), enrichment)
+RANKS = Section("ranks", "Which components are kept", ("masks", "components"), ranks)
+FRONTIER = Section("frontier", "Frontier", ("frontier",), frontier)
+PREDICTED = Section("predicted", "Predicted and measured KL", ("evaluation",), predicted)

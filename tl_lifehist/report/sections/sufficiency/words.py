@@ -1,0 +1,82 @@
+"""Sentences and table cells that the sections of a sufficiency run share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from tl_lifehist.report.figures.cells import Spread, sites_of, spread
+from tl_lifehist.report.markup import escape, interval, number, percent
+
+CELLS = "A cell is a checkpoint, hook point and method; medians and quartiles are over cells of one site."
+
+
+def code(site: object) -> str:
+    """A site as it is named in hook points."""
+    return f"<code>{escape(site)}</code>"
+
+
+def by_site(name: str, table: pd.DataFrame, make: Callable[[str], go.Figure]) -> dict[str, go.Figure]:
+    """One figure a site, under a name that may be a file's."""
+    found: dict[str, go.Figure] = {}
+    for i, site in enumerate(sites_of(table)):
+        key = f"{name}_{re.sub(r'[^A-Za-z0-9_]+', '_', site)[:60]}"
+        found[f"{key}_{i}" if key in found else key] = make(site)
+    return found
+
+
+def middle(found: Spread, *, share: bool = False) -> str:
+    """`0.02 (0.01 to 0.03)`: median and quartiles; only the median where there is one cell."""
+    write = percent if share else number
+    if found.n < 2:
+        return write(found.median)
+    return f"{write(found.median)} ({write(found.low)} to {write(found.high)})"
+
+
+def cell(values: pd.Series, *, share: bool = False) -> str:
+    """Median with quartiles below it, for a table."""
+    found = spread(values)
+    if share:
+        ends = f"{percent(found.low)} to {percent(found.high)}" if found.n > 1 else ""
+        return percent(found.median) + (f"<small>{ends}</small>" if ends else "")
+    ends = interval(found.low, found.high) if found.n > 1 else ""
+    return number(found.median) + (f"<small>{ends}</small>" if ends else "")
+
+
+def counted(found: int, total: int) -> str:
+    """`3 of 40 cells`."""
+    return f"{found:,} of {total:,} cells"
+
+
+def listed(parts: Iterable[str], otherwise: str = "–") -> str:
+    """Parts of a sentence in a row."""
+    return "; ".join(part for part in parts if part) or otherwise
+
+
+def range_of(values: pd.Series, *, share: bool = False) -> str:
+    """`0.1 to 0.3`, or one number where all are equal."""
+    write = percent if share else number
+    clean = values.dropna()
+    if clean.empty:
+        return "–"
+    low, high = write(float(clean.min())), write(float(clean.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def counts(values: pd.Series) -> str:
+    """`5 to 40`, for counts."""
+    clean = values.dropna()
+    if clean.empty:
+        return "–"
+    low, high = number(int(clean.min())), number(int(clean.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def below(low: Any, high: Any) -> str:
+    """An interval in small letters under a number of a table."""
+    ends = interval(low, high)
+    return f"<small>{ends}</small>" if ends else ""
