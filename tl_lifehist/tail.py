@@ -140,24 +140,21 @@ class Tail:
             NonFiniteActivations: a NaN or an infinity at the hook point.
         """
         caught: dict[str, Tensor] = {}
+        reached: list[Tensor] = []
 
-        def keep(name: str) -> Callable[..., None]:
-            def hook_fn(value: Tensor, hook: Any) -> None:
-                caught[name] = value
+        def keep(value: Tensor, hook: Any) -> None:
+            caught["value"] = value
 
-            return hook_fn
-
-        hooks = [(self.hook_name, keep("value"))]
-        if self._blocks and self._last != self.hook_name:
-            hooks.append((self._last, keep("last")))
-        with self._watched(caught), exactly_once(self.model, hooks):
-            logits = run_model(self.model, batch.ids, batch.attention_mask)
+        hooks: list[Hook] = [(self.hook_name, keep)]
+        if self._blocks:  # nothing behind the last block is needed, and logits of every position are large
+            hooks.append((self._last, _stopper(reached)))
+        with self._watched(caught), exactly_once(self.model, hooks), suppress(_Reached):
+            reached.append(run_model(self.model, batch.ids, batch.attention_mask))
         require_rows(caught["value"], self.hook_name, batch, first_sequence)
-        if not bool(torch.isfinite(logits).all()):
+        if not bool(torch.isfinite(reached[0][batch.scored.to(reached[0].device)]).all()):
             raise InputError("The model's own predictions are NaN or infinite: load it in float32.")
-        last = caught.get("last", caught["value"]) if self._blocks else logits
         start = caught["value"] if self._behind else caught.get("start")
-        return Entry(batch, start, caught["value"], last)
+        return Entry(batch, start, caught["value"], reached[0])
 
     def enter_all(self, tokens: TokenSet, batch_size: int) -> Entry:
         """One clean pass over all of `tokens`, in batches."""

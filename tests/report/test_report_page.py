@@ -4,68 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from pages import Page, own, part
 from plausible import HOSTILE, study_record, write_run
 from plotly.offline import get_plotlyjs
 
 from tl_lifehist.errors import InputError
 from tl_lifehist.report import write_report
 from tl_lifehist.report.page import contents
-from tl_lifehist.report.sections import SECTIONS
-from tl_lifehist.report.tables import COLUMNS, read_run
+from tl_lifehist.report.schema import LIFE_HISTORY
+from tl_lifehist.report.sections.life_history import SECTIONS
+from tl_lifehist.report.tables import read_run
 
 Tables = dict[str, pd.DataFrame]
-VOID = {"meta", "br", "wbr", "link", "img", "input"}
-
-
-class Page(HTMLParser):
-    """Tags that open and close in order, ids, scripts, and attributes that could fetch or run something."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.suspicious: list[tuple[str, str]] = []
-        self.scripts = 0
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        self.scripts += tag == "script"
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            elif name == "href":
-                self.links.append(value or "")
-            elif name in ("src", "srcset", "action", "data") or name.startswith("on"):
-                self.suspicious.append((tag, name))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def own(path: Path) -> str:
-    """The page without plotly.js."""
-    return path.read_text(encoding="utf-8").replace(get_plotlyjs(), "")
 
 
 @pytest.fixture(scope="module")
 def page_text(report: Path) -> str:
     return own(report)
-
-
-def part(text: str, key: str) -> str:
-    found = re.search(rf'<section id="{key}">.*?</section>', text, re.DOTALL)
-    assert found, key
-    return found[0]
 
 
 def test_the_page_is_one_file_that_can_fetch_nothing(report: Path, page_text: str) -> None:
@@ -139,7 +99,7 @@ def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int,
             table.iloc[:0].to_parquet(file)
             left_out[name] = f"the table “{name}” is empty"
     text = own(write_report(run))
-    needs = {section.key: section.needs for section in SECTIONS} | {"claims": ("claims",), "published": ("published",)}
+    needs = {section.key: section.needs for section in SECTIONS} | {"claims": ("claims",)}
     for key, names in needs.items():
         reasons = [left_out[name] for name in names if name in left_out]
         shown = part(text, key)
@@ -152,7 +112,7 @@ def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int,
 
 def test_every_table_is_shown_somewhere() -> None:
     shown = {name for section in SECTIONS for name in section.needs}
-    assert shown | {"claims", "published", "contexts", "load_regression"} == set(COLUMNS)
+    assert shown | {"claims", "contexts", "load_regression"} == set(LIFE_HISTORY)
 
 
 def test_a_table_without_a_column_that_is_needed_says_so(tmp_path: Path, tables: Tables) -> None:
@@ -163,7 +123,7 @@ def test_a_table_without_a_column_that_is_needed_says_so(tmp_path: Path, tables:
 
 def test_a_run_without_tables_still_has_a_page(tmp_path: Path) -> None:
     text = own(write_report(write_run(tmp_path / "run", {}, {"study": "life-history"})))
-    assert text.count("Not computed") == len(SECTIONS) + 2
+    assert text.count("Not computed") == len(SECTIONS) + 1
     assert "does not record what was reduced" in text
 
 
@@ -207,7 +167,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     [
         ("{", "cannot be read as JSON"),
         ("[]", "holds no JSON object"),
-        ('{"study": "sufficiency"}', "records the study 'sufficiency'"),
+        ('{"study": "other"}', "records the study 'other'; this report reads 'life-history' or 'sufficiency' runs"),
     ],
 )
 def test_a_record_that_is_none_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def frontier(run: RunTables) -> Content:
         "times the number of components; the diamond is the study's. Formula 9: lost fraction.",
         control="Masks of the same soft mass that take the leading components by variance (dashed).",
         sample=f"{data['penalty'].nunique()} penalties in {len(data[CELL].drop_duplicates()):,} cells; drawn are those "
-        f"of step {step_label(last)}.",
+        "of the last step.",
         misleads="The operating point is a choice. Two studies with the same lambda but another scale of the loss "
         "stand at other points of the same curve.",
         figures=by_site("frontier", data, lambda site: figures.frontier(data, site)),
