@@ -195,7 +195,8 @@ def test_bad_input(pocket_model, pocket_tokens):
     acts = lh.collect_activations(pocket_model, name, pocket_tokens[:2])
     dictionary = random_dictionary(acts, 4)
 
-    def run(target=Downstream(), **knobs):
+    def run(relative_to="entropy", **knobs):
+        target = Downstream(relative_to)
         return calibrate_mask(pocket_model, dictionary, pocket_tokens[:2], target, hook_name=name, **knobs)
 
     with pytest.raises(lh.InputError, match="at least one step"):
@@ -203,7 +204,7 @@ def test_bad_input(pocket_model, pocket_tokens):
     with pytest.raises(lh.InputError, match="negative"):
         run(penalty=-1.0)
     with pytest.raises(lh.InputError, match="relative_to"):
-        run(target=Downstream("entropie"), steps=1)
+        run("entropie", steps=1)
     unlabelled = lh.TokenSet(pocket_tokens.ids, pocket_tokens.valid, torch.full_like(pocket_tokens.labels, -100))
     with pytest.raises(lh.InputError, match="scored"):
         calibrate_mask(pocket_model, dictionary, unlabelled, Downstream(), hook_name=name, steps=1)

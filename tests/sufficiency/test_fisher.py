@@ -260,6 +260,31 @@ def test_on_a_trained_model_the_quadratic_form_predicts_the_kl_of_gates_near_1(p
     assert float(z.square().mean().sqrt()) == pytest.approx(1, abs=0.4)
 
 
+@pytest.mark.parametrize("center_codes", [True, False])
+def test_the_dictionarys_own_error_is_one_more_component(center_codes: bool):
+    """Of a dictionary that misses a little, even the full mask's cost is foretold, and that of gates near 1."""
+    model = AttentionToy(seed=1)
+    ids = torch.randint(7, (400, 6), generator=torch.Generator().manual_seed(5))
+    tokens = causal_tokens(ids)
+    acts = lh.collect_activations(model, "hook_mid", tokens)
+    axes = torch.linalg.qr(rows_of(5, 5, seed=3)).Q
+    dictionary = LinearDictionary(axes[:, :4].contiguous(), axes[:, :4].T.contiguous(), acts)
+    dictionary.W_dec = dictionary.W_dec * 0.95  # misses one direction and a little of the others
+    knobs = {"hook_name": "hook_mid", "center_codes": center_codes}
+    fisher = measure_gate_fisher(model, dictionary, tokens, n_samples=8, error_component=True, **knobs)
+    assert fisher.matrix.shape == (5, 5)
+    gates = torch.tensor([1.0, 0.9, 1.0, 0.85]).double()
+    for z in (torch.ones(4).double(), gates):
+        measured = lh.evaluate_mask(model, dictionary, z, tokens, **knobs).kl
+        assert predicted_kl(z, fisher.matrix) == pytest.approx(measured, rel=0.5)
+    # nothing is missed by a complete dictionary, and the rest is the plain gate Fisher
+    complete = LinearDictionary(axes, axes.T.contiguous(), acts)
+    plain = measure_gate_fisher(model, complete, tokens, seed=2, **knobs).matrix
+    whole = measure_gate_fisher(model, complete, tokens, seed=2, error_component=True, **knobs).matrix
+    assert torch.allclose(whole[:5, :5], plain, atol=1e-9)
+    assert whole[5].abs().max() < 1e-9
+
+
 def test_a_model_in_half_precision_is_measured_in_float32(pocket_series, pocket_tokens):
     model, hook_name = pocket_series.load(4096), "blocks.2.hook_resid_post"
     acts = lh.collect_activations(model, hook_name, pocket_tokens)
@@ -316,8 +341,8 @@ def test_what_cannot_be_measured_is_named():
             gate_fisher(model, dictionary, nothing, hook_name="hook_embed", method=method)
     with pytest.raises(InputError, match="no activations"):
         fixed_head_fisher(lambda x: x, dictionary, torch.zeros(0, 5).double())
-    with pytest.raises(InputError, match="3 gates and a Fisher of 4"):
-        predicted_kl(torch.ones(3), torch.eye(4))
+    with pytest.raises(InputError, match="2 gates and a Fisher of 4"):
+        predicted_kl(torch.ones(2), torch.eye(4))
     alone = measure_gate_fisher(model, dictionary, tokens[:1], hook_name="hook_embed")
     assert bool(alone.standard_error.isnan().all())
     assert alone.participation_ratio != alone.participation_ratio

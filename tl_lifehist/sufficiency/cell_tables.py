@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FISHER_ROWS = 8192  # rows of the fixed head's Fisher (ours)
 EVALUATED = ("nmse", "kl", "relative_kl", "lost_fraction", "accuracy_drop")
+ENRICHED = ("enrichment_tau", "enrichment_omega", "enrichment_curvature")
 READ = ("fixed_head_kl", "fixed_head_relative_kl", "transfer_nmse", "transfer_kl", "transfer_relative_kl")
 
 
@@ -50,6 +51,7 @@ class Geometry:
 
     scores: GateScores
     fisher: GateFisher
+    cost: GateFisher  # with the dictionary's error as one more component: what a mask costs beside the clean model
     fixed_fisher: GateFisher
 
 
@@ -73,7 +75,7 @@ def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
             if version.role == "mask":
                 tables["evaluation"].append({"mask": version.name, "seed": cell.study.seeds[0]} | row)
             elif version.role == "null":
-                kept = ("method", "soft_mass", *EVALUATED, "enrichment_tau")
+                kept = ("method", "soft_mass", *EVALUATED, *ENRICHED)
                 keys = {"target": "downstream", "kind": version.name, "draw": version.draw}
                 tables["nulls"].append(keys | {name: row[name] for name in kept})
         tables["frontier"] += _frontier_rows(method, listed, rows, cell.study.mass_price)
@@ -106,6 +108,7 @@ def _geometry(cell: Cell, dictionary: Decomposition) -> Geometry:
     return Geometry(
         gate_scores(cell.model, dictionary, cell.test, **text),
         measure_gate_fisher(cell.model, dictionary, cell.test, seed=seed, **text),
+        measure_gate_fisher(cell.model, dictionary, cell.test, seed=seed, error_component=True, **text),
         fixed_head_fisher(cell.translator, dictionary, torch.cat(rows)[:FISHER_ROWS], seed=seed),
     )
 
@@ -206,7 +209,7 @@ def _evaluation_row(version: Version, found: MaskEvaluation, geometry: Geometry)
     curvature = geometry.fisher.matrix.diagonal().clamp_min(0)
     for name, scores in (("tau", geometry.scores.tau), ("omega", geometry.scores.omega), ("curvature", curvature)):
         row[f"enrichment_{name}"] = enrichment(version.gates, scores)
-    return row | {"predicted_kl": predicted_kl(version.gates, geometry.fisher.matrix)}
+    return row | {"predicted_kl": predicted_kl(version.gates, geometry.cost.matrix)}
 
 
 def _dictionary_row(method: str, dictionary: Decomposition, full: MaskEvaluation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tl_lifehist.metrics import exceedance_p, interval
 
-COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict"]
+COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict", "note"]
 LEVEL, LEAST_UNITS, N_FLIPS = 0.05, 5, 2000  # ours; below five units no sign test can reach the level
 UNIT = ["step", "hook_name"]  # methods read the same activations, so they are averaged first
 RIVALS = {
@@ -18,6 +18,8 @@ RIVALS = {
     "tau_ranked": "the top components by tau (one backward pass) at equal soft mass",
     "fisher_diagonal": "the top components by curvature at equal soft mass",
 }
+
+WORDS = {"relative_kl": "relative KL", "soft_mass": "soft mass"}
 
 Row = dict[str, Any]
 
@@ -50,13 +52,14 @@ def paired(claim: str, observed: pd.Series, null: pd.Series, *, less: bool, seed
     row: Row = {"claim": claim, "n": len(both), "p": float("nan"), "low": float("nan"), "high": float("nan")}
     row |= {"observed": float(both["observed"].mean()), "null": float(both["null"].mean())}
     if len(both) < LEAST_UNITS:
-        return row | {"verdict": "not testable"}
+        note = f"a sign test of fewer than {LEAST_UNITS} units (checkpoint and hook point) cannot reach the level"
+        return row | {"verdict": "not testable", "note": note}
     gap = (both["observed"] - both["null"]).to_numpy()
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(N_FLIPS, len(gap)))
     flipped = signs @ gap / len(gap)
     low, high = interval(row["null"] + flipped)
     p = exceedance_p(-gap.mean() if less else gap.mean(), -flipped if less else flipped)
-    return row | {"low": low, "high": high, "p": p, "verdict": "beyond" if p <= LEVEL else "within"}
+    return row | {"low": low, "high": high, "p": p, "verdict": "beyond" if p <= LEVEL else "within", "note": ""}
 
 
 def _downstream(site: str, masks: dict[str, pd.DataFrame], at: dict[str, pd.DataFrame], seed: int) -> list[Row]:
@@ -130,13 +133,13 @@ def _stability(site: str, table: pd.DataFrame, seed: int) -> list[Row]:
 def _trajectories(table: pd.DataFrame) -> list[Row]:
     """What formula 17 is asked of: relative KL and soft mass of the downstream mask, beside the empty mask."""
     rows = []
-    chosen = table[(table["mask"] == "downstream") & table["quantity"].isin(["relative_kl", "soft_mass"])]
+    chosen = table[(table["mask"] == "downstream") & table["quantity"].isin(list(WORDS))]
     for line in chosen.itertuples(index=False):
         known = np.isfinite(line.pooled) and np.isfinite(line.p)
         rows.append(
             {
-                "claim": f"{line.site}: {line.quantity} of downstream masks changes with {line.against} (Spearman; "
-                "null: the empty mask's; limits: the correlation's own interval)",
+                "claim": f"{line.site}: {WORDS[line.quantity]} of downstream masks changes with {line.against} "
+                "(rank correlation; null: the empty mask's)",
                 "observed": line.pooled,
                 "null": line.empty if np.isfinite(line.empty) else 0.0,  # an empty mask's mass does not vary
                 "low": line.pooled_low,
@@ -144,6 +147,7 @@ def _trajectories(table: pd.DataFrame) -> list[Row]:
                 "p": line.p,
                 "n": line.n_cells,
                 "verdict": ("beyond" if line.claimed else "within") if known else "not testable",
+                "note": "limits: the correlation's own 95 %; never beyond where the empty mask shows the same",
             }
         )
     return rows
@@ -166,6 +170,7 @@ def _carriers(table: pd.DataFrame) -> list[Row]:
                 "p": line.p,
                 "n": line.n_carriers,
                 "verdict": ("beyond" if line.p <= LEVEL else "within") if testable else "not testable",
+                "note": f"{line.unmatched_share:.0%} of the carriers have no equal among the others",
             }
         )
     return rows

@@ -69,6 +69,7 @@ def measure_gate_fisher(
     seed: int = 0,
     center_codes: bool = True,
     keep_error: bool = False,
+    error_component: bool = False,
     batch_size: int = BATCH_SIZE,
 ) -> GateFisher:
     """The gate Fisher of a model at z = 1, with its standard error (formula 12 of the sufficiency methods).
@@ -85,6 +86,9 @@ def measure_gate_fisher(
         seed: of the draws.
         center_codes: as in `MaskedReconstruction`.
         keep_error: as in `MaskedReconstruction`.
+        error_component: count what the open mask misses as one more component, the last one, and expand about the clean
+            activation (ours). `predicted_kl` is then the cost beside the clean predictions, the dictionary's own error
+            included. For the estimate only.
         batch_size: sequences in one pass.
 
     Raises:
@@ -93,6 +97,8 @@ def measure_gate_fisher(
     How it can mislead: see `GateFisher`.
     """
     _require_method(method, n_samples)
+    if error_component and method == "exact":
+        raise InputError('error_component=True goes with method="estimate".')
     moments = FisherMoments()
     if method == "exact":
         for batch, blocks in exact_blocks(
@@ -112,6 +118,7 @@ def measure_gate_fisher(
         hook_name=hook_name,
         center_codes=center_codes,
         keep_error=keep_error,
+        error_component=error_component,
         batch_size=batch_size,
     ):
         moments.add_gradients(gradients, batch.scored.sum(1))
@@ -168,19 +175,23 @@ def fixed_head_fisher(
 
 
 def predicted_kl(mask: Any, fisher: Float[Tensor, "k k"]) -> float:
-    """(1 - z)^T M (1 - z) / 2 in nats: what the expansion around the full mask says that a mask costs.
+    """(1 - z)^T M (1 - z) / 2 in nats: what the expansion around the full mask says that a mask costs (formula 12 of
+    the sufficiency methods).
 
-    How it can mislead: it is the KL from the *full mask's* predictions, not from the clean model's, and holds for gates
-    near 1; for small masks it can be far above or below the measured KL.
+    How it can mislead: it is the KL from the *full mask's* predictions; from the clean model's only where M has an
+    `error_component`, which a mask closes. It holds for gates near 1, and for small masks it can be far above or below
+    the measured KL.
 
     Args:
         mask: gates, or a mask that has `.gates`.
-        fisher: M, of `gate_fisher`.
+        fisher: M, of `gate_fisher` or `measure_gate_fisher`, over the mask's components, or one more.
 
     Raises:
         InputError: another number of gates than the Fisher's, gates outside [0, 1].
     """
     z = as_gates(mask)
+    if len(fisher) == len(z) + 1:
+        z = torch.cat([z, z.new_zeros(1)])  # the error is what no mask keeps
     if len(z) != len(fisher):
         raise InputError(f"There are {len(z)} gates and a Fisher of {len(fisher)} components: give one gate for each.")
     closed = 1 - z.double().cpu()

@@ -35,9 +35,13 @@ def sequence_gradients(
     hook_name: str,
     center_codes: bool = True,
     keep_error: bool = False,
+    error_component: bool = False,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[tuple[TokenSet, Float[Tensor, "draw seq component"]]]:
     """Yield each batch with the gradient of the *summed* cross-entropy of each of its sequences, for each label set.
+
+    With `error_component` what the open mask misses of each activation is one more component with a gate of its own,
+    the last; the gradients are then at the clean activation itself.
 
     Sequences without a scored position have gradients of 0. The model is changed while a batch is computed, never
     between two batches.
@@ -55,19 +59,21 @@ def sequence_gradients(
         batch = tokens[start : start + batch_size]
         if batch.n_scored:
             with frozen(model):
-                gradients = _of_batch(tail, basis, batch, start, labels)
+                gradients = _of_batch(tail, basis, batch, start, labels, error_component)
             yield batch, gradients
 
 
 def _of_batch(
-    tail: Tail, basis: MaskBasis, batch: TokenSet, start: int, labels: Labels
+    tail: Tail, basis: MaskBasis, batch: TokenSet, start: int, labels: Labels, error_component: bool
 ) -> Float[Tensor, "draw seq component"]:
     kept: dict[str, Any] = {}
 
     def full(acts: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         codes = basis.codes(acts)
         kept["codes"] = codes
-        kept["rows"] = (basis.base(acts, codes) + codes @ basis.directions).requires_grad_()
+        rows = basis.base(acts, codes) + codes @ basis.directions
+        kept["error"] = acts.to(rows) - rows
+        kept["rows"] = (acts.to(rows).clone() if error_component else rows).requires_grad_()
         return kept["rows"]
 
     with torch.enable_grad():
@@ -80,7 +86,13 @@ def _of_batch(
             for i, chosen in enumerate(sets)
         ]
     sequence = batch.valid.nonzero()[:, 0].to(slopes[0].device)
-    return torch.stack([_by_sequence(kept["codes"] * (s @ basis.directions.T), sequence, len(batch)) for s in slopes])
+    found = []
+    for slope in slopes:
+        by_row = kept["codes"] * (slope @ basis.directions.T)
+        if error_component:
+            by_row = torch.cat([by_row, (kept["error"] * slope).sum(dim=1, keepdim=True)], dim=1)
+        found.append(_by_sequence(by_row, sequence, len(batch)))
+    return torch.stack(found)
 
 
 def _by_sequence(rows: Tensor, sequence: Tensor, n_sequences: int) -> Tensor:

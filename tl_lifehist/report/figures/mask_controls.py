@@ -166,8 +166,8 @@ def predicted_kl(evaluation: pd.DataFrame, site: str) -> go.Figure:
 
     A point is one mask of one cell, on log axes; on the dotted line both agree.
 
-    How it can mislead: the quadratic form is an expansion around the full mask. It leaves out what the dictionary does
-    not span, and far from the full mask it has no reason to hold.
+    How it can mislead: the quadratic form is an expansion around the clean activation, and far from it it has no reason
+    to hold.
 
     Args:
         evaluation: step, hook_name, site, method, mask, seed, kl, predicted_kl.

@@ -194,14 +194,15 @@ def predicted(run: RunTables) -> Content:
             said.append(f"{label(mask)} {middle(spread(rows['predicted_kl'] / rows['kl']))}")
         points.append(f"<strong>{code(site)}</strong>, predicted over measured: {listed(said, 'not measured')}.")
     return Content(
-        text="If downstream loss is reconstruction error weighted by curvature, the gate Fisher at the full mask "
+        text="If downstream loss is reconstruction error weighted by curvature, the curvature at the clean activation "
         "foretells the KL of any mask.",
         points=points,
-        definition="Formulas 11 and 12: ½ (1 − z)ᵀ M (1 − z) with M the gate Fisher, against the KL of formula 8.",
-        control="The line of equality. The full mask is foretold 0 by construction and is not drawn.",
+        definition="Formulas 11 and 12: ½ (1 − z)ᵀ M (1 − z), M the gate Fisher, what the dictionary misses counted "
+        "as one more component that every mask closes, against the KL of formula 8.",
+        control="The line of equality. What the full mask costs is foretold like any other's.",
         sample=f"{len(valid):,} of {len(here):,} masks have both and are positive.",
-        misleads="An expansion: right near the full mask, with no promise far from it. It knows nothing of what the "
-        "dictionary does not span.",
+        misleads="An expansion: right near the clean activation, with no promise far from it. M is an estimate from "
+        "labels drawn from the model.",
         figures=by_site("predicted", here, lambda site: figures.predicted_kl(here, site)),
     )
 
