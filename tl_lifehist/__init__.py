@@ -46,6 +46,7 @@ _WHERE = {
     "lifehistory.content": ("content_classes", "token_class", "vocabulary_classes"),
     "lifehistory.noise": ("frozen_null", "rematch_frequencies", "rematch_table", "seed_stable", "unrelated_null"),
     "lifehistory.compare": ("LifeOfFeature", "SAEComparison", "compare_saes", "life_of"),
+    "lifehistory.stored": ("stored_features",),
     "lifehistory.study": ("LifeHistoryStudy", "depth_hook_names"),
     "sufficiency.gates": ("SoftMask",),
     "sufficiency.massive": ("without_massive",),
@@ -77,6 +78,8 @@ _WHERE = {
         "permuted_labels",
         "sender_receiver",
     ),
+    "sufficiency.curvature": ("pullback_fisher",),
+    "sufficiency.frontier": ("frontier",),
     "sufficiency.carriers": ("CarrierEnrichment", "carrier_enrichment"),
     "sufficiency.study": ("SufficiencyStudy", "default_layers", "default_steps"),
     "sufficiency.translator": ("Translator", "fit_translator"),
@@ -110,6 +113,10 @@ if TYPE_CHECKING:
     from tl_lifehist.checkpoints.pocket import pocket_texts as pocket_texts
     from tl_lifehist.checkpoints.series import CheckpointSeries as CheckpointSeries
     from tl_lifehist.checkpoints.snapshot import SnapshotCallback as SnapshotCallback
+    from tl_lifehist.dictionaries.decomposition import Decomposition as Decomposition
+    from tl_lifehist.dictionaries.decomposition import decompose as decompose
+    from tl_lifehist.dictionaries.decomposition import dictionary_overlap as dictionary_overlap
+    from tl_lifehist.dictionaries.decomposition import load_decomposition as load_decomposition
     from tl_lifehist.dictionaries.protocol import Dictionary as Dictionary
     from tl_lifehist.dictionaries.protocol import ReferencedDictionary as ReferencedDictionary
     from tl_lifehist.dictionaries.protocol import decoder_directions as decoder_directions
@@ -161,6 +168,7 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.profiles import FeatureProfiles as FeatureProfiles
     from tl_lifehist.lifehistory.profiles import activation_profiles as activation_profiles
     from tl_lifehist.lifehistory.profiles import profile_saes as profile_saes
+    from tl_lifehist.lifehistory.stored import stored_features as stored_features
     from tl_lifehist.lifehistory.study import LifeHistoryStudy as LifeHistoryStudy
     from tl_lifehist.lifehistory.study import depth_hook_names as depth_hook_names
     from tl_lifehist.lifehistory.survival import kaplan_meier as kaplan_meier
@@ -170,4 +178,53 @@ if TYPE_CHECKING:
     from tl_lifehist.runs import Run as Run
     from tl_lifehist.runs import compare_runs as compare_runs
     from tl_lifehist.runs import load_run as load_run
+    from tl_lifehist.sufficiency.alignment import Alignment as Alignment
+    from tl_lifehist.sufficiency.alignment import align_checkpoints as align_checkpoints
+    from tl_lifehist.sufficiency.alignment import align_dictionaries as align_dictionaries
+    from tl_lifehist.sufficiency.alignment import shuffled_rows as shuffled_rows
+    from tl_lifehist.sufficiency.alignment import transfer_nmse as transfer_nmse
+    from tl_lifehist.sufficiency.calibration import MaskTask as MaskTask
+    from tl_lifehist.sufficiency.calibration import calibrate_mask as calibrate_mask
+    from tl_lifehist.sufficiency.calibration import calibrate_masks as calibrate_masks
+    from tl_lifehist.sufficiency.carriers import CarrierEnrichment as CarrierEnrichment
+    from tl_lifehist.sufficiency.carriers import carrier_enrichment as carrier_enrichment
+    from tl_lifehist.sufficiency.curvature import pullback_fisher as pullback_fisher
+    from tl_lifehist.sufficiency.evaluation import MaskEvaluation as MaskEvaluation
+    from tl_lifehist.sufficiency.evaluation import evaluate_mask as evaluate_mask
+    from tl_lifehist.sufficiency.evaluation import evaluate_masks as evaluate_masks
+    from tl_lifehist.sufficiency.fisher import closed_form_gates as closed_form_gates
+    from tl_lifehist.sufficiency.fisher import fixed_head_fisher as fixed_head_fisher
+    from tl_lifehist.sufficiency.fisher import gate_fisher as gate_fisher
+    from tl_lifehist.sufficiency.fisher import measure_gate_fisher as measure_gate_fisher
+    from tl_lifehist.sufficiency.fisher import predicted_kl as predicted_kl
+    from tl_lifehist.sufficiency.frontier import frontier as frontier
+    from tl_lifehist.sufficiency.gates import SoftMask as SoftMask
+    from tl_lifehist.sufficiency.geometry import SenderReceiver as SenderReceiver
+    from tl_lifehist.sufficiency.geometry import gini as gini
+    from tl_lifehist.sufficiency.geometry import gini_null as gini_null
+    from tl_lifehist.sufficiency.geometry import participation_ratio as participation_ratio
+    from tl_lifehist.sufficiency.geometry import permuted_labels as permuted_labels
+    from tl_lifehist.sufficiency.geometry import sender_receiver as sender_receiver
+    from tl_lifehist.sufficiency.massive import without_massive as without_massive
+    from tl_lifehist.sufficiency.moments import GateFisher as GateFisher
+    from tl_lifehist.sufficiency.nulls import permuted_mask as permuted_mask
+    from tl_lifehist.sufficiency.nulls import ranked_mask as ranked_mask
+    from tl_lifehist.sufficiency.onset import onset_of_sufficiency as onset_of_sufficiency
+    from tl_lifehist.sufficiency.onset import onset_table as onset_table
+    from tl_lifehist.sufficiency.overlap import OverlapNull as OverlapNull
+    from tl_lifehist.sufficiency.overlap import mask_overlap as mask_overlap
+    from tl_lifehist.sufficiency.overlap import mask_overlap_null as mask_overlap_null
+    from tl_lifehist.sufficiency.sensitivity import GateScores as GateScores
+    from tl_lifehist.sufficiency.sensitivity import enrichment as enrichment
+    from tl_lifehist.sufficiency.sensitivity import gate_scores as gate_scores
+    from tl_lifehist.sufficiency.study import SufficiencyStudy as SufficiencyStudy
+    from tl_lifehist.sufficiency.study import default_layers as default_layers
+    from tl_lifehist.sufficiency.study import default_steps as default_steps
+    from tl_lifehist.sufficiency.targets import Downstream as Downstream
+    from tl_lifehist.sufficiency.targets import FixedHead as FixedHead
+    from tl_lifehist.sufficiency.targets import Reconstruction as Reconstruction
+    from tl_lifehist.sufficiency.targets import Transfer as Transfer
+    from tl_lifehist.sufficiency.trajectories import trajectories as trajectories
+    from tl_lifehist.sufficiency.translator import Translator as Translator
+    from tl_lifehist.sufficiency.translator import fit_translator as fit_translator
     from tl_lifehist.tokens import TokenSet as TokenSet

@@ -155,8 +155,8 @@ def decompose(
         seed: of the start of the iterations and of the sampled codes.
         offset: for "nmf": "minimum" (b = minimum of each feature), or "relu" (b = 0, U V approximates relu(H)).
         max_iter: passes at most; by default 2,000 for "ica" and 500 for "nmf" and "semi_nmf" (ours).
-        tol: when to stop: for "ica" at the largest change 1 − |cos| of a component (by default 1e-4), for "nmf" (5e-4)
-            and "semi_nmf" (1e-3) at the relative change of the squared error in a pass (ours).
+        tol: when to stop: for "ica" at the largest change 1 − |cos| of a component (by default 1e-4), for "nmf" and
+            "semi_nmf" at the relative change of the error in a pass (by default 1e-3; ours).
 
     Returns:
         A `Decomposition` with its reference; look at `.converged`.

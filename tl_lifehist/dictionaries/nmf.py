@@ -12,7 +12,7 @@ from tl_lifehist.dictionaries.rows import Moments, Rows
 from tl_lifehist.dictionaries.svd import Fit
 
 MAX_ITER = 500
-TOL = 5e-4
+TOL = 1e-3
 
 
 def fit_nmf(
@@ -29,7 +29,7 @@ def fit_nmf(
 
     sample = shifted(found.sample)
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.rand(n_components, len(base), generator=generator, dtype=base.dtype).to(base)
+    noise = torch.rand(n_components, len(base), generator=generator, dtype=torch.float64).to(base)
     start = alternate(lambda: [sample], noise * sample.mean(dim=0), non_negative, max_iter=max_iter, tol=tol)
     ended = alternate(lambda: map(shifted, rows), start.directions, non_negative, max_iter=max_iter, tol=tol)
     return Fit(ended.directions, base, None, ended.converged, len(ended.errors) - 1)

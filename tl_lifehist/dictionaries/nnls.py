@@ -12,6 +12,7 @@ from torch import Tensor
 TOL = 1e-11  # violation of the optimality conditions that a row may end with
 _ROWS = 2048  # rows solved at a time: their codes stay in the processor's cache
 _SWEEPS = 8  # coordinate sweeps before the first step on the free components
+_PANEL = 20  # components whose codes are read for each of them in a sweep
 _CG_STEPS = 6  # conjugate-gradient steps in one such step
 _ROUNDS = 200
 _SHARES = (0.3, 0.1, 0.03)  # of that step that are tried where it raises the error
@@ -24,16 +25,25 @@ def sweep(codes: Codes, gram: Gram, target: Codes, times: int = 1) -> None:
     """Minimise ½ u^T G u − c^T u over u >= 0, exactly in one component after the other, for all rows at once, in place.
 
     With codes U and target V X^T this is a sweep of HALS over U; with directions V and target U^T X, over V.
-    A component without a direction (`G_jj = 0`) is set to 0.
+    A component without a direction (`G_jj = 0`) is set to 0. What the other panels of components contribute is one
+    product a panel, so that each component reads the codes of its own panel only.
     """
     scale = torch.diagonal(gram)[:, None]
     inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
     step = (gram * inverse).fill_diagonal_(0)
     goal = target * inverse
+    panels = []
+    for start in range(0, len(gram), _PANEL):
+        panel = slice(start, start + _PANEL)
+        others = step[panel].clone()
+        others[:, panel] = 0
+        panels.append((codes[panel], step[panel, panel].unbind(), others, goal[panel]))
     with _one_thread():
         for _ in range(times):
-            for code, weights, wanted in zip(codes.unbind(), step.unbind(), goal.unbind(), strict=True):
-                torch.clamp_min(torch.addmv(wanted, codes.T, weights, alpha=-1), 0, out=code)
+            for inside, weights, others, wanted in panels:
+                left = torch.addmm(wanted, others, codes, alpha=-1)
+                for code, weight, rest in zip(inside.unbind(), weights, left.unbind(), strict=True):
+                    torch.clamp_min(torch.addmv(rest, inside.T, weight, alpha=-1), 0, out=code)
 
 
 @contextmanager

@@ -24,7 +24,8 @@ _BLOCK = 1024  # one-hot rows decoded at a time, so that a wide dictionary needs
 class Dictionary(Protocol):
     """`encode(x) -> codes`, `decode(codes) -> x` affine in the codes, and `W_dec` of shape `[feature, d_model]`."""
 
-    W_dec: Any
+    @property
+    def W_dec(self) -> Any: ...
 
     def encode(self, x: Any) -> Any: ...
 
@@ -35,9 +36,14 @@ class Dictionary(Protocol):
 class Referenced(Dictionary, Protocol):
     """A dictionary that carries its reference: mean activation, mean code and a sample of codes."""
 
-    x_mean: Any
-    code_mean: Any
-    code_sample: Any
+    @property
+    def x_mean(self) -> Any: ...
+
+    @property
+    def code_mean(self) -> Any: ...
+
+    @property
+    def code_sample(self) -> Any: ...
 
 
 def n_features(dictionary: Dictionary) -> int:

@@ -31,7 +31,7 @@ def make_claims(tables: dict[str, pd.DataFrame], seed: int) -> pd.DataFrame:
     evaluation, rows = tables["evaluation"], []
     for site, here in evaluation.groupby("site", sort=False):
         at = {name: table[table["site"] == site] for name, table in tables.items() if "site" in table}
-        masks = {mask: part.groupby(UNIT).mean(numeric_only=True) for mask, part in here.groupby("mask")}
+        masks = {str(mask): part.groupby(UNIT).mean(numeric_only=True) for mask, part in here.groupby("mask")}
         if "downstream" in masks:
             rows += _downstream(str(site), masks, at, seed)
         if "transfer" in tables:

@@ -111,8 +111,8 @@ class SufficiencyStudy:
             if getattr(self, split).n_scored == 0:
                 raise InputError(f"No position of the {split} tokens is scored: they need labels at valid positions.")
         if self.hook_names is None:
-            n_layers = int(self.series.load(self.series.steps[-1]).cfg.n_layers)  # type: ignore[attr-defined]
-            names = [f"blocks.{layer}.{site}" for layer in default_layers(n_layers) for site in SITES]
+            layers = default_layers(self.series.shape.n_layers)
+            names = [f"blocks.{layer}.{site}" for layer in layers for site in SITES]
             object.__setattr__(self, "hook_names", names)
         object.__setattr__(self, "hook_names", tuple(self.hook_names or ()))
         if not self.hook_names or len(set(self.hook_names)) != len(self.hook_names):
