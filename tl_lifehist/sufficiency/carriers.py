@@ -16,7 +16,7 @@ from torch import Tensor
 from tl_lifehist.activations import collect_activations
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, with_reference
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.controls import draw_controls
+from tl_lifehist.lifehistory.controls import MAX_UNMATCHED, balance_of, draw_controls
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 from tl_lifehist.metrics import exceedance_p, interval
 from tl_lifehist.seeds import derive_seed
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from tl_lifehist.sufficiency.study import SufficiencyStudy
 
 N_SETS = 1000  # matched sets of non-carriers
-MIN_MATCHED = 0.9  # share of the carriers with an equal, below which the null says nothing (D19: 10 % unmatched)
+MAX_GAP = 0.1  # of log mass, in standard deviations (ours): gates follow mass, so a gap of D19's 0.25 rejects falsely
 COLUMNS = [
     *("keep_error", "n_alive", "n_carriers", "soft_mass", "enrichment", "against", "null", "low", "high", "p"),
-    *("unmatched_share", "kl", "relative_kl", "lost_fraction"),
+    *("unmatched_share", "mass_gap", "kl", "relative_kl", "lost_fraction"),
 ]
 
 
@@ -65,8 +65,11 @@ class CarrierEnrichment:
         draws: for non-carriers matched by mass, a value a set.
         low: 2.5 % of the draws.
         high: 97.5 % of the draws.
-        p: one-sided, how often a matched set takes as much of the mask as the carriers it stands against.
+        p: one-sided, how often a matched set takes as much of the mask as the carriers it stands against. NaN where
+            more than 10 % of the carriers have no equal, or the sets' log mass differs by more than 0.1 standard
+            deviations: then there is no fair null.
         unmatched_share: carriers without an equal among the non-carriers.
+        mass_gap: standardised difference of log mass, carriers minus matched sets.
 
     How it can mislead: carriers are heavy features, and heavy features are kept by any mask: 1 is no null, the matched
     sets are. Sets of one pool overlap, so their spread is too small where the pool is only a few times the carriers.
@@ -79,6 +82,7 @@ class CarrierEnrichment:
     high: float
     p: float
     unmatched_share: float
+    mass_gap: float
 
     @property
     def null(self) -> float:
@@ -121,7 +125,8 @@ def carrier_enrichment(
     draws = np.array([gate[draw.controls[name]].mean() for draw in matched]) / whole
     against = np.array([gate[draw.carriers[name]].mean() for draw in matched]) / whole
     unmatched = float(np.mean([draw.unmatched_share for draw in sets])) if sets else 1.0
-    testable = len(draws) > 0 and unmatched <= 1 - MIN_MATCHED
+    gap = balance_of(matched, {name: profile})["smd_log_mass"] if matched else float("nan")
+    testable = unmatched <= MAX_UNMATCHED and abs(gap) <= MAX_GAP
     low, high = interval(draws)
     return CarrierEnrichment(
         enrichment=float(gate[chosen].mean()) / whole,
@@ -131,6 +136,7 @@ def carrier_enrichment(
         high=high,
         p=exceedance_p(0.0, draws - against) if testable else float("nan"),
         unmatched_share=unmatched,
+        mass_gap=gap,
     )
 
 
@@ -182,7 +188,7 @@ def carriers_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: s
             cost = evaluate_mask(model, dictionary, mask, study.test, keep_error=mask.keep_error, **text)
             values = (
                 *(mask.keep_error, len(alive), len(set(carriers)), mask.soft_mass, found.enrichment, found.against),
-                *(found.null, found.low, found.high, found.p, found.unmatched_share),
+                *(found.null, found.low, found.high, found.p, found.unmatched_share, found.mass_gap),
                 *(cost.kl, cost.relative_kl, cost.lost_fraction),
             )
             rows.append(keys | dict(zip(COLUMNS, values, strict=True)))

@@ -170,7 +170,8 @@ def _carriers(table: pd.DataFrame) -> list[Row]:
                 "p": line.p,
                 "n": line.n_carriers,
                 "verdict": ("beyond" if line.p <= LEVEL else "within") if testable else "not testable",
-                "note": f"{line.unmatched_share:.0%} of the carriers have no equal among the others",
+                "note": f"{line.unmatched_share:.0%} of the carriers have no equal among the others; log mass of the "
+                f"two sides is {line.mass_gap:.2f} standard deviations apart",
             }
         )
     return rows

@@ -89,7 +89,8 @@ def fit_translator(
     # the learned part, in units of the scales; it sees rows without their mean, so that weight and bias do not compete
     moved = acts.new_zeros(start.shape).requires_grad_()
     shift = acts.new_zeros(final.shape[1]).requires_grad_()
-    optimiser = torch.optim.Adam([moved, shift], lr=learning_rate)
+    # eps well above rounding: where the start is the answer, there is no gradient to follow
+    optimiser = torch.optim.Adam([moved, shift], lr=learning_rate, eps=1e-6)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
     constant = acts.new_zeros(final.shape[1]) if in_stream else target_mean
     generator = torch.Generator().manual_seed(seed)
