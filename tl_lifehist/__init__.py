@@ -57,7 +57,7 @@ _WHERE = {
         "shuffled_rows",
         "transfer_nmse",
     ),
-    "sufficiency.nulls": ("permuted_mask", "ranked_mask"),
+    "sufficiency.nulls": ("dealt_mask", "permuted_mask", "ranked_mask"),
     "sufficiency.overlap": ("OverlapNull", "mask_overlap", "mask_overlap_null"),
     "sufficiency.onset": ("onset_of_sufficiency", "onset_table"),
     "sufficiency.trajectories": ("trajectories",),
@@ -86,6 +86,7 @@ _WHERE = {
     "sufficiency.targets": ("Downstream", "FixedHead", "Reconstruction", "Transfer"),
     "sufficiency.calibration": ("MaskTask", "calibrate_mask", "calibrate_masks"),
     "sufficiency.evaluation": ("MaskEvaluation", "evaluate_mask", "evaluate_masks"),
+    "dry_run": ("StudyPlan", "plan_study"),
     "runs": ("Run", "compare_runs", "load_run"),
     "report.page": ("write_report",),
 }
@@ -125,6 +126,8 @@ if TYPE_CHECKING:
     from tl_lifehist.dictionaries.sae import load_sae as load_sae
     from tl_lifehist.dictionaries.sae import load_saes as load_saes
     from tl_lifehist.dictionaries.sae import train_saes as train_saes
+    from tl_lifehist.dry_run import StudyPlan as StudyPlan
+    from tl_lifehist.dry_run import plan_study as plan_study
     from tl_lifehist.effects import AblationEffect as AblationEffect
     from tl_lifehist.effects import ablation_effect as ablation_effect
     from tl_lifehist.effects import scored_losses as scored_losses
@@ -207,6 +210,7 @@ if TYPE_CHECKING:
     from tl_lifehist.sufficiency.geometry import sender_receiver as sender_receiver
     from tl_lifehist.sufficiency.massive import without_massive as without_massive
     from tl_lifehist.sufficiency.moments import GateFisher as GateFisher
+    from tl_lifehist.sufficiency.nulls import dealt_mask as dealt_mask
     from tl_lifehist.sufficiency.nulls import permuted_mask as permuted_mask
     from tl_lifehist.sufficiency.nulls import ranked_mask as ranked_mask
     from tl_lifehist.sufficiency.onset import onset_of_sufficiency as onset_of_sufficiency

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -28,7 +29,9 @@ TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
 
 @pytest.fixture(scope="module")
 def life_history(tmp_path_factory):
-    """A tiny life-history run, whose SAEs the masks are also drawn over."""
+    """A tiny life-history run, whose SAEs the masks are also drawn over; None where SAELens is not installed."""
+    if importlib.util.find_spec("sae_lens") is None:
+        return None
     study = lh.LifeHistoryStudy(
         lh.CheckpointSeries.pocket().subset([512, 4096]),
         ("blocks.1.hook_resid_post",),
@@ -54,11 +57,12 @@ def assert_same_tables(a: lh.Run, b: lh.Run) -> None:
         pd.testing.assert_frame_equal(a.table(name), b.table(name), check_exact=True, obj=name)
 
 
-def test_every_table_and_the_report_are_there(finished):
+def test_every_table_and_the_report_are_there(finished, life_history):
     expected = {
         "checkpoints", "dictionaries", "components", "masks", "evaluation", "nulls", "frontier", "onset", "transfer",
         "anisotropy", "stability", "trajectories", "carriers", "published", "claims",
     }  # fmt: skip
+    expected -= {"carriers"} if life_history is None else set()
     assert expected <= set(finished.tables)
     for name in expected - {"claims", "published"}:
         assert {"site", "step"} <= set(finished.table(name).columns) or name == "trajectories", name
@@ -76,6 +80,16 @@ def test_every_cell_has_every_mask_and_its_nulls(finished):
     down = evaluation[evaluation["mask"] == "downstream"].set_index(CELL)["soft_mass"]
     gap = nulls.set_index(CELL)["soft_mass"] - down.reindex(nulls.set_index(CELL).index)
     assert gap.abs().max() < 1e-6
+
+
+def test_the_frontier_is_swept_by_price(finished):
+    frontier = finished.table("frontier")
+    assert sorted(set(frontier["price"])) == [0.1, 1.0]
+    assert (frontier["operating"] == (frontier["price"] == 0.1)).all()
+    assert frontier["penalty"].to_numpy() == pytest.approx(frontier["price"].to_numpy() / 6)
+    nulls = finished.table("nulls").query("kind == 'top_variance'").set_index(CELL)["lost_fraction"]
+    swept = frontier[frontier["operating"]].set_index(CELL)["variance_lost_fraction"]
+    assert swept.to_numpy() == pytest.approx(nulls.reindex(swept.index).to_numpy())
 
 
 def test_the_empty_mask_is_the_unit_of_every_loss(finished):
@@ -131,7 +145,7 @@ def test_claims_stand_beside_their_nulls(finished):
     assert (paired["n"] == 2).all()
 
 
-def test_carriers_in_masks(finished, life_history):
+def test_carriers_in_masks(finished, life_history, saelens):
     table = finished.table("carriers")
     features = lh.load_run(life_history).table("features")
     assert set(table["step"]) <= {512, 4096}
@@ -185,7 +199,7 @@ def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_pat
         assert not (out / "tables" / "claims.parquet").exists()
     run = small_masks().run(out)
     assert all(done(out)[name] == stamp for name, stamp in stamps.items())
-    assert set(finished.tables) - set(run.tables) == {"carriers"}
+    assert set(finished.tables) - set(run.tables) == (set() if life_history is None else {"carriers"})
     for name in set(run.tables) - {"claims"}:
         pd.testing.assert_frame_equal(run.table(name), finished.table(name), check_exact=True, obj=name)
     assert not list(out.rglob(".partial-*"))
@@ -223,7 +237,7 @@ def test_bad_studies_are_named(changes, message):
         small_masks(**changes)
 
 
-def test_a_life_history_of_another_series_is_refused(tmp_path, life_history, pocket_series):
+def test_a_life_history_of_another_series_is_refused(tmp_path, life_history, pocket_series, saelens):
     series = lh.CheckpointSeries.from_models({512: pocket_series.load(512), 4096: pocket_series.load(4096)})
     with pytest.raises(InputError, match="no life-history run of the series"):
         small_masks(series=series, life_history=life_history).run(tmp_path / "run")

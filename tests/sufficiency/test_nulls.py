@@ -97,3 +97,18 @@ def test_gates_must_be_gates():
         with pytest.raises(InputError, match="one value for each component"):
             as_gates(bad)
     assert as_gates([0, 1]).dtype == torch.float32
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=30), st.integers(0, 100))
+def test_dealt_gates_follow_the_scores_and_keep_their_values(values, seed):
+    gates = torch.tensor(values)
+    scores = torch.randn(len(values), generator=torch.Generator().manual_seed(seed))
+    dealt = dealt_mask(gates, scores)
+    assert torch.equal(dealt.sort().values, gates.sort().values)
+    order = scores.argsort(descending=True)
+    assert bool((dealt[order].diff() <= 0).all())
+
+
+def test_dealt_gates_need_a_score_each():
+    with pytest.raises(InputError, match="scores for 3 gates"):
+        dealt_mask(torch.tensor([0.1, 0.2, 0.3]), torch.ones(2))

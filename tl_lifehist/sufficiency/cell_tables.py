@@ -17,9 +17,10 @@ from tl_lifehist.seeds import derive_seed
 from tl_lifehist.sufficiency.calibration import BATCH_SIZE
 from tl_lifehist.sufficiency.evaluation import MaskEvaluation, evaluation_of, masked_versions
 from tl_lifehist.sufficiency.fisher import fixed_head_fisher, measure_gate_fisher, predicted_kl
+from tl_lifehist.sufficiency.gates import SoftMask
 from tl_lifehist.sufficiency.geometry import gini, gini_null, sender_receiver
 from tl_lifehist.sufficiency.moments import GateFisher
-from tl_lifehist.sufficiency.nulls import permuted_mask, ranked_mask
+from tl_lifehist.sufficiency.nulls import dealt_mask, permuted_mask, ranked_mask
 from tl_lifehist.sufficiency.overlap import mask_overlap, mask_overlap_null
 from tl_lifehist.sufficiency.scoring import InjectedScores, ReaderScores, over
 from tl_lifehist.sufficiency.sensitivity import GateScores, enrichment, gate_scores
@@ -74,10 +75,7 @@ def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
         for version, row in zip(listed, rows, strict=True):
             if version.role == "mask":
                 tables["evaluation"].append({"mask": version.name, "seed": cell.study.seeds[0]} | row)
-            elif version.role == "null":
-                kept = ("method", "soft_mass", *EVALUATED, *ENRICHED)
-                keys = {"target": "downstream", "kind": version.name, "draw": version.draw}
-                tables["nulls"].append(keys | {name: row[name] for name in kept})
+        tables["nulls"] += _null_rows(listed, rows)
         tables["frontier"] += _frontier_rows(method, listed, rows, cell.study.mass_price)
         tables["transfer"] += [{"method": method} | row for row in result.transfers]
         tables["anisotropy"].append({"method": method} | _anisotropy_row(cell, method, masks, found))
@@ -126,7 +124,6 @@ def _versions(cell: Cell, method: str, masks: Sequence[Calibrated], geometry: Ge
             listed.append(Version("mask", one.target, one.mask.gates))
         if one.target != "downstream":
             continue
-        mass = one.mask.soft_mass
         if one.price == study.mass_price:
             listed += [
                 Version("null", "random", permuted_mask(one.mask, seed=derive_seed(study.seed, draw)), draw)
@@ -137,11 +134,17 @@ def _versions(cell: Cell, method: str, masks: Sequence[Calibrated], geometry: Ge
                 "tau_ranked": geometry.scores.tau,
                 "fisher_diagonal": geometry.fisher.matrix.diagonal(),
             }
-            listed += [Version("null", name, ranked_mask(scores, mass)) for name, scores in ranked.items()]
+            for name, scores in ranked.items():
+                listed += [Version("null", name, gates) for gates in rivals(one.mask, scores)]
         if method in study.close_ups:
             listed.append(Version("frontier", "downstream", one.mask.gates, price=one.price))
-            listed.append(Version("frontier", "top_variance", ranked_mask(variance, mass), price=one.price))
+            listed += [Version("frontier", "top_variance", g, price=one.price) for g in rivals(one.mask, variance)]
     return listed
+
+
+def rivals(mask: SoftMask, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """A ranking as masks of equal soft mass: hard gates, and the mask's own gates in the order of the ranking."""
+    return ranked_mask(scores, mask.soft_mass), dealt_mask(mask, scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,15 +240,30 @@ def _components(method: str, dictionary: Decomposition, geometry: Geometry) -> p
     return pd.DataFrame({"method": method, "component": range(len(scores.tau)), **values})
 
 
+def _null_rows(listed: Sequence[Version], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each random mask, and one for each ranking: the harder rival, that is the cheaper of its masks."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for version, row in zip(listed, rows, strict=True):
+        key = (version.name, version.draw)
+        if version.role == "null" and not (key in found and found[key]["kl"] <= row["kl"]):
+            kept = {name: row[name] for name in ("method", "soft_mass", *EVALUATED, *ENRICHED)}
+            found[key] = {"target": "downstream", "kind": version.name, "draw": version.draw} | kept
+    return list(found.values())
+
+
 def _frontier_rows(
     method: str, listed: Sequence[Version], rows: Sequence[dict[str, Any]], operating: float
 ) -> list[dict[str, Any]]:
     swept = [(v, row) for v, row in zip(listed, rows, strict=True) if v.role == "frontier"]
-    variance = {v.price: row["lost_fraction"] for v, row in swept if v.name == "top_variance"}
+    variance: dict[float, float] = {}
+    for v, row in swept:
+        if v.name == "top_variance":
+            variance[v.price] = min(row["lost_fraction"], variance.get(v.price, float("inf")))
     return [
         {
             "method": method,
-            "penalty": v.price,
+            "price": v.price,
+            "penalty": v.price / len(v.gates),
             **{name: row[name] for name in ("soft_mass", "relative_kl", "lost_fraction", "accuracy_drop")},
             "operating": v.price == operating,
             "variance_lost_fraction": variance[v.price],

@@ -66,3 +66,23 @@ def ranked_mask(scores: Float[Tensor, " component"], soft_mass: float) -> Float[
     gates[order[:n_full]] = 1
     gates[order[n_full : n_full + 1]] = budget - n_full
     return gates
+
+
+def dealt_mask(mask: Any, scores: Float[Tensor, " component"]) -> Float[Tensor, " component"]:
+    """The mask's own gates dealt out by rank: the largest gate to the highest score. Soft mass and softness stay.
+
+    The counterpart of `ranked_mask`, whose gates are 1 or 0: which of the two is the harder rival depends on how soft
+    the mask is.
+
+    How it can mislead: the gates' values still come from an optimisation; only where they go does not.
+
+    Raises:
+        InputError: scores that are NaN, or of another number than the gates.
+    """
+    gates = as_gates(mask)
+    if scores.shape != gates.shape or bool(torch.isnan(scores).any()):
+        raise InputError(f"There are {tuple(scores.shape)} scores for {len(gates)} gates: give a number for each.")
+    dealt = torch.empty_like(gates)
+    order = torch.argsort(scores.detach(), descending=True, stable=True).to(gates.device)
+    dealt[order] = gates.sort(descending=True).values
+    return dealt

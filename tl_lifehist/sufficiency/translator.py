@@ -56,7 +56,8 @@ def fit_translator(
     sufficiency methods, the tuned-lens construction).
 
     In the residual stream the map starts at the identity, anywhere else at zero with the mean final residual as bias.
-    Weights learn in units of the activations' own scale, so that one learning rate fits every model.
+    Weights learn in units of each coordinate's standard deviation, so that one learning rate fits every model and a few
+    massive coordinates do not hide the others.
 
     Args:
         model: hooked, in evaluation mode; its parameters are frozen meanwhile and get their setting back.
@@ -82,8 +83,7 @@ def fit_translator(
     read = head or tail.head
     acts, final = scored_rows(tail, tokens, batch_size)
     mean, target_mean = acts.mean(dim=0), final.mean(dim=0)
-    scale = float((acts - mean).square().mean().sqrt().clamp_min(1e-12))
-    target_scale = float((final - target_mean).square().mean().sqrt().clamp_min(1e-12))
+    scale, target_scale = _scales(acts, mean), _scales(final, target_mean)
     in_stream = tail.in_residual_stream and acts.shape[1] == final.shape[1]
     start = torch.eye(acts.shape[1]).to(acts) if in_stream else acts.new_zeros(acts.shape[1], final.shape[1])
     # the learned part, in units of the scales; it sees rows without their mean, so that weight and bias do not compete
@@ -106,9 +106,15 @@ def fit_translator(
             optimiser.step()
             schedule.step()
             history.append((step, float(loss.detach())))
-    learned = (target_scale / scale) * moved.detach()
+    learned = moved.detach() * target_scale / scale.unsqueeze(1)
     weight, bias = start + learned, constant + target_scale * shift.detach() - mean @ learned
     return Translator(weight, bias, read, pd.DataFrame(history, columns=["step", "kl"]))
+
+
+def _scales(rows: Float[Tensor, "row d"], mean: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+    """Standard deviation of each coordinate; a coordinate that hardly varies counts as a thousandth of the largest."""
+    spread = (rows - mean).square().mean(dim=0).sqrt()
+    return spread.clamp_min(max(1e-3 * float(spread.max()), 1e-12))
 
 
 @torch.no_grad()
