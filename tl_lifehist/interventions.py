@@ -164,7 +164,8 @@ class MaskedReconstruction:
     """Replace the activation at a hook point by its reconstruction with each component scaled by a gate.
 
     With `center_codes` the result is `mean + (gates * (u - u_mean)) V`, so that gates of 0 are mean ablation; without,
-    it is `b + (gates * u) V`. `keep_error` adds what the dictionary misses, `x - decode(u)`.
+    it is `b + (gates * u) V`. `keep_error` adds what the open mask misses, so that gates of
+    1 give the activation back.
     Gradients flow to `gates`.
 
     Args:

@@ -48,6 +48,15 @@ def require_hooks(model: HookedModel, hook_names: Iterable[str]) -> None:
     for name in hook_names:
         if name not in known:
             raise InputError(f"The model has no hook point {name!r}; the nearest names are: {nearest(name, known)}.")
+        try:
+            with model.hooks(fwd_hooks=[(name, _nothing)]):
+                pass
+        except ValueError as error:  # some points exist only once a setting of the model is switched on
+            raise InputError(f"The hook point {name!r} cannot be used: {error}") from error
+
+
+def _nothing(value: Tensor, hook: Any) -> None:
+    """A hook that changes nothing."""
 
 
 def device_of(model: HookedModel) -> torch.device:

@@ -23,6 +23,12 @@ def token_fingerprint(tokens: TokenSet) -> str:
     return digest.hexdigest()[:16]
 
 
+def run_fingerprint(run: str | Path) -> str:
+    """A hash of what a run was, so that one built on it knows it wherever its folder lies."""
+    study = RunFolder(run).study()
+    return hashlib.sha256(json.dumps(study, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def text_of(series: CheckpointSeries, tokens: TokenSet | None, split: str) -> TokenSet:
     """The given tokens, or the pocket suite's own text.
 

@@ -68,16 +68,19 @@ def _by_row(head: Head, rows: Tensor, figure: Callable[[Tensor, slice], Tensor])
 def readout_kl(
     head: Head,
     clean: Float[Tensor, "row d_model"],
-    changed: Float[Tensor, "row *mask d_model"],
+    changed: Float[Tensor, "row *mask d_other"],
+    *,
+    clean_head: Head | None = None,
 ) -> Float[Tensor, "row *mask"]:
-    """KL(head(clean) || head(changed)) in nats, row by row; gradients flow to `changed` alone.
+    """KL(head(clean) || head(changed)) in nats, row by row; gradients flow to `changed` alone. `clean_head` reads the
+    clean rows where it is another.
 
     Several versions of each row (`changed` of shape `[row, mask, d_model]`) share the clean predictions.
     """
 
     def figure(rows: Tensor, part: slice) -> Tensor:
         with torch.no_grad():
-            reference = head(clean[part])
+            reference = (clean_head or head)(clean[part])
         if rows.ndim == 2:
             return kl_divergence(reference, head(rows))
         copies = rows.shape[1]

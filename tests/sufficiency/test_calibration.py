@@ -208,3 +208,68 @@ def test_bad_input(pocket_model, pocket_tokens):
     unlabelled = lh.TokenSet(pocket_tokens.ids, pocket_tokens.valid, torch.full_like(pocket_tokens.labels, -100))
     with pytest.raises(lh.InputError, match="scored"):
         calibrate_mask(pocket_model, dictionary, unlabelled, Downstream(), hook_name=name, steps=1)
+
+
+def test_gradients_switched_off_by_the_caller_do_not_matter(pocket_model, pocket_tokens):
+    """`torch.set_grad_enabled(False)` is the first line of many notebooks."""
+    name = "blocks.2.hook_mlp_out"
+    acts = lh.collect_activations(pocket_model, name, pocket_tokens[:2])
+    with torch.no_grad():
+        translator = fit_translator(pocket_model, name, pocket_tokens[:2], steps=2)
+        for target in (Reconstruction(), Downstream(), FixedHead(translator)):
+            calibrate_mask(pocket_model, random_dictionary(acts, 4), pocket_tokens[:2], target, hook_name=name, steps=2)
+    assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": -1}, "batch_size=-1"),
+        ({"penalty": math.inf}, "penalty=inf"),
+        ({"learning_rate": math.nan}, "learning_rate"),
+        ({"target": Downstream}, "is no target"),
+        ({"target": "downstream"}, "is no target"),
+        ({"hook_name": "blocks.1.hook_mlp_in"}, "cannot be used"),
+    ],
+)
+def test_mistakes_are_named(pocket_model, pocket_tokens, knobs, message):
+    acts = lh.collect_activations(pocket_model, "blocks.1.hook_mlp_out", pocket_tokens[:2])
+    settings = {"hook_name": "blocks.1.hook_mlp_out", "target": Downstream(), "steps": 1, **knobs}
+    with pytest.raises(lh.InputError, match=message):
+        calibrate_mask(pocket_model, random_dictionary(acts, 4), pocket_tokens[:2], settings.pop("target"), **settings)
+
+
+def test_an_sae_in_half_precision_is_gated_in_float32(make_sae, pocket_model, pocket_tokens):
+    name = "blocks.2.hook_resid_post"
+    acts = lh.collect_activations(pocket_model, name, pocket_tokens[:2])
+    sae = make_sae(d_in=96, d_sae=32, k=6)
+    sae.b_dec.data = acts.mean(0)
+    half = lh.with_reference(sae.to(torch.bfloat16), acts)
+    mask = calibrate_mask(pocket_model, half, pocket_tokens[:2], Downstream(), hook_name=name, steps=2)
+    assert mask.gates.dtype == torch.float32
+
+
+@pytest.mark.parametrize("center_codes", [True, False])
+def test_open_gates_with_the_error_kept_give_the_activation_back(make_sae, pocket_model, pocket_tokens, center_codes):
+    name = "blocks.2.hook_resid_post"
+    acts = lh.collect_activations(pocket_model, name, pocket_tokens[:2])
+    sae = lh.with_reference(make_sae(d_in=96, d_sae=32, k=6), acts)
+    knobs = {"hook_name": name, "center_codes": center_codes, "keep_error": True}
+    found = lh.evaluate_mask(pocket_model, sae, torch.ones(32), pocket_tokens[:2], **knobs)
+    assert found.kl < 1e-6
+    assert found.nmse < 1e-10
+
+
+def test_a_mask_is_evaluated_as_it_was_calibrated(make_sae, pocket_model, pocket_tokens):
+    name, tokens = "blocks.2.hook_resid_post", pocket_tokens[:2]
+    sae = lh.with_reference(make_sae(d_in=96, d_sae=32, k=6), lh.collect_activations(pocket_model, name, tokens))
+    knobs = {"hook_name": name, "steps": 2, "keep_error": True}
+    mask = calibrate_mask(pocket_model, sae, tokens, Downstream(), **knobs)
+    own = lh.evaluate_mask(pocket_model, sae, mask, tokens, hook_name=name)
+    asked = lh.evaluate_mask(pocket_model, sae, mask.gates, tokens, hook_name=name, keep_error=True)
+    assert own.kl == asked.kl
+    with pytest.raises(lh.InputError, match="was calibrated at"):
+        lh.evaluate_mask(pocket_model, sae, mask, tokens, hook_name="blocks.1.hook_resid_post")
+    as_list = lh.evaluate_mask(pocket_model, sae, mask.gates.tolist(), tokens, hook_name=name, keep_error=True)
+    assert as_list.kl == pytest.approx(own.kl)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.sufficiency.nulls import as_gates, permuted_mask, ranked_mask
+from tl_lifehist.sufficiency.nulls import as_gates, dealt_mask, permuted_mask, ranked_mask
 
 gates_of = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(0, 1))
 scores_of = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e6, 1e6))

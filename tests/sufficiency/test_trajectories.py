@@ -388,3 +388,23 @@ def test_a_thousand_draws_over_five_hundred_cells_take_under_a_second():
     start = time.perf_counter()
     trajectories(table, n_bootstrap=1000)
     assert time.perf_counter() - start < 2  # both rows; a busy machine included
+
+
+def test_a_falling_entropy_alone_makes_no_claim():
+    """The cost in nats of closing a component never changes; only the entropy falls, and with it the relative price."""
+    rng, rows = np.random.default_rng(0), []
+    for i, step in enumerate([0, 1, 8, 64, 512, 1000, 4000, 16000]):
+        entropy = 6 - 0.5 * i
+        for layer in range(5):
+            cost = rng.uniform(0.9, 1.1, 10) * 0.05
+            gates = np.clip(1 - 0.01 * entropy / (2 * cost), 0, 1)  # the closed form at this price
+            nats = (cost * (1 - gates) ** 2).sum()
+            cell = {"step": step, "hook_name": f"blocks.{layer}.hook_mlp_out", "site": "hook_mlp_out", "layer": layer}
+            cell |= {"method": "svd", "clean_entropy": entropy}
+            for mask, mass, kl in (("downstream", gates.mean(), nats), ("empty", 0.0, cost.sum()), ("full", 1.0, 0.0)):
+                rows.append(cell | {"mask": mask, "soft_mass": mass, "kl": kl, "relative_kl": kl / entropy})
+    found = trajectories(pd.DataFrame(rows), quantities=["soft_mass", "relative_kl"])
+    over_training = found[found["against"] == "checkpoint"].set_index("quantity")
+    assert over_training.loc["soft_mass", "pooled"] > 0.9
+    assert over_training.loc["relative_kl", "pooled"] < -0.9
+    assert not found["claimed"].any()

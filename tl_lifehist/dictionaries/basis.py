@@ -21,7 +21,7 @@ class MaskBasis:
         dictionary: the dictionary.
         center_codes: codes are `u - u_mean` and the base is the mean activation, so that gates of 0 are mean ablation;
             otherwise codes are `u` and the base is `decode(0)`.
-        keep_error: the base also holds what the dictionary misses, `x - decode(u)`.
+        keep_error: the base also holds what the open mask misses, so that gates of 1 give x back exactly.
         directions: what one unit of each code adds.
     """
 
@@ -42,20 +42,21 @@ class MaskBasis:
         Raises:
             InputError: a missing reference, or a `decode` that is not affine.
         """
-        directions = decoder_directions(dictionary).detach()
+        directions = _raised(decoder_directions(dictionary).detach())
         if center_codes:
             reference = reference_of(hook_name, dictionary, None, "center_codes=True")
-            offset, code_mean = reference.x_mean.detach(), reference.code_mean.detach()
+            offset, code_mean = _raised(reference.x_mean.detach()), _raised(reference.code_mean.detach())
         else:
             code_mean = directions.new_zeros(len(directions))
-            offset = dictionary.decode(code_mean.unsqueeze(0)).squeeze(0).detach()
+            zero = code_mean.to(dictionary.W_dec).unsqueeze(0)
+            offset = _raised(dictionary.decode(zero).squeeze(0).detach())
         return cls(dictionary, center_codes, keep_error, directions, offset, code_mean)
 
     @torch.no_grad()
     def codes(self, acts: Float[Tensor, "row d_model"]) -> Float[Tensor, "row component"]:
         """The codes that the gates multiply."""
         require_width(self.dictionary, acts.shape[1], "the hook point")
-        return self.dictionary.encode(acts.to(self.directions)).detach() - self.code_mean
+        return self.dictionary.encode(acts.to(self.dictionary.W_dec)).detach().to(self.directions) - self.code_mean
 
     @torch.no_grad()
     def base(
@@ -65,8 +66,8 @@ class MaskBasis:
         acts = acts.to(self.directions)
         if not self.keep_error:
             return self.offset.expand(acts.shape)
-        codes = self.codes(acts) if codes is None else codes
-        return self.offset + acts - self.dictionary.decode(codes + self.code_mean).detach()
+        # so that open gates give the activation back, whatever the dictionary's mean error is
+        return acts - (self.codes(acts) if codes is None else codes) @ self.directions
 
     def rows(
         self, acts: Float[Tensor, "row d_model"], gates: Float[Tensor, "*row component"]
@@ -74,3 +75,8 @@ class MaskBasis:
         """The masked reconstruction; gates of one mask, or a mask for each row. Gradients flow to the gates."""
         codes = self.codes(acts)
         return self.base(acts, codes) + (gates.to(codes) * codes) @ self.directions
+
+
+def _raised(value: Tensor) -> Tensor:
+    """At least float32: gates, losses and reconstructions are never computed in half precision."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))

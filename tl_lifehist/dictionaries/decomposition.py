@@ -25,7 +25,7 @@ from tl_lifehist.errors import InputError
 
 METHODS = ("svd", "ica", "nmf", "semi_nmf")
 N_COMPONENTS = 100
-_N_CODES = 4096  # rows whose codes are kept for resampling
+N_CODES = 4096  # rows whose codes are kept for resampling
 _FORMAT = "tl_lifehist.decomposition.1"
 
 
@@ -182,7 +182,7 @@ def decompose(
             "pass a function that returns a fresh iterator, a list of batches, or a tensor."
         )
     found = moments(
-        rows, n_sample=_N_CODES if method in ("svd", "ica") else 2 * _N_CODES, seed=seed, exact=method == "ica"
+        rows, n_sample=N_CODES if method in ("svd", "ica") else 2 * N_CODES, seed=seed, exact=method == "ica"
     )
     k = _n_components(n_components, method, found)
     iteration = {"seed": seed, "max_iter": max_iter, "tol": tol}
@@ -255,7 +255,7 @@ def _with_reference(fit: Fit, rows: Rows, found: Moments, *, method: str, seed: 
         component_variance=share[order].to(fit.W_dec),
         explained_variance=1 - left,
     )
-    return replace(ordered, code_sample=ordered.encode(found.sample[:_N_CODES]))
+    return replace(ordered, code_sample=ordered.encode(found.sample[:N_CODES]))
 
 
 def _moments_of_codes(bare: Decomposition, rows: Rows, found: Moments) -> tuple[Tensor, Tensor, float]:

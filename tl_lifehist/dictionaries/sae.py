@@ -28,7 +28,7 @@ from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
 
 BUFFER_ROWS = 1 << 16  # rows mixed at a time
-_NORM_ROWS = 1 << 14  # rows whose mean norm scales the input
+NORM_ROWS = 1 << 14  # rows whose mean norm scales the input
 
 
 def _sae_lens() -> Any:
@@ -277,7 +277,7 @@ def _input_scales(
     if not wanted:
         return {}
     order = np.random.default_rng(derive_seed(seed, 2)).permutation(len(tokens))
-    sample = tokens[order].take(_NORM_ROWS)
+    sample = tokens[order].take(NORM_ROWS)
     total, count = dict.fromkeys(wanted, 0.0), 0
     for batch in stream_activations(model, wanted, sample):
         for name, rows in batch.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.sufficiency.clean import CleanRun
-from tl_lifehist.sufficiency.gates import SoftMask, temperature
+from tl_lifehist.sufficiency.gates import SoftMask, require_counts, temperature
 from tl_lifehist.sufficiency.objectives import Injected, Quadratic, injected_losses, readout_losses
 from tl_lifehist.sufficiency.targets import Objective, Reconstruction, Target
 from tl_lifehist.tokens import TokenSet
@@ -43,7 +45,7 @@ class MaskTask:
     """
 
     dictionary: Dictionary
-    target: Target
+    target: Any
     penalty: float = 1e-3
     seed: int = 0
     center_codes: bool = True
@@ -54,7 +56,7 @@ def calibrate_mask(
     model: HookedModel,
     dictionary: Dictionary,
     tokens: TokenSet,
-    target: Target,
+    target: Any,
     *,
     hook_name: str,
     penalty: float = 1e-3,
@@ -122,24 +124,39 @@ def calibrate_masks(
     Raises:
         InputError: as `calibrate_mask`.
     """
-    _check(tasks, tokens, steps)
+    _check(tasks, tokens, learning_rate)
+    require_counts(steps=steps, batch_size=batch_size)
     clean = CleanRun(model, hook_name, tokens, max(batch_size, BATCH_SIZE))
-    bases = [MaskBasis.of(t.dictionary, hook_name, center_codes=t.center_codes, keep_error=t.keep_error) for t in tasks]
+    known: dict[tuple[int, bool, bool], MaskBasis] = {}
+    bases = []
+    for t in tasks:  # one basis for tasks that share it, so that rows are encoded once
+        key = (id(t.dictionary), t.center_codes, t.keep_error)
+        if key not in known:
+            known[key] = MaskBasis.of(t.dictionary, hook_name, center_codes=t.center_codes, keep_error=t.keep_error)
+        bases.append(known[key])
     with frozen(model):
         objectives = [task.target.objective(clean, basis) for task, basis in zip(tasks, bases, strict=True)]
     return _descend(model, tasks, objectives, bases, len(tokens), hook_name, steps, batch_size, learning_rate, progress)
 
 
-def _check(tasks: Sequence[MaskTask], tokens: TokenSet, steps: int) -> None:
+def _check(tasks: Sequence[MaskTask], tokens: TokenSet, learning_rate: float) -> None:
+    if not tasks:
+        raise InputError("There is no mask to calibrate: give at least one task.")
+    for task in tasks:
+        if isinstance(task.target, type) or not isinstance(task.target, Target):
+            raise InputError(
+                f"target={task.target!r} is no target: use lh.Reconstruction(), lh.FixedHead(translator), "
+                "lh.Downstream() or lh.Transfer(final_model, alignment)."
+            )
     if tokens.n_valid == 0:
         raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
     if tokens.n_scored == 0 and any(not isinstance(task.target, Reconstruction) for task in tasks):
         raise InputError("No position is scored: the token set needs labels at valid positions.")
-    if steps < 1:
-        raise InputError(f"steps={steps}: at least one step is needed.")
+    if not 0 < learning_rate < math.inf:
+        raise InputError(f"learning_rate={learning_rate} must be a number above 0.")
     for task in tasks:
-        if not task.penalty >= 0:
-            raise InputError(f"penalty={task.penalty} must not be negative.")
+        if not 0 <= task.penalty < math.inf:
+            raise InputError(f"penalty={task.penalty} must be a number and not negative.")
 
 
 def _descend(
@@ -161,7 +178,11 @@ def _descend(
     draws = {task.seed: _minibatches(n_sequences, batch_size, task.seed) for task in tasks}
     evaluate = _grouped(tasks, objectives)
     history: list[list[tuple[int, float, float, float]]] = [[] for _ in tasks]
-    with frozen(model):
+    models = [model, *(o.tail.model for o in objectives if isinstance(o, Injected))]
+    with ExitStack() as stack:
+        for one in {id(m): m for m in models}.values():
+            stack.enter_context(frozen(one))
+        stack.enter_context(torch.enable_grad())  # notebooks often switch gradients off altogether
         for step in tqdm(range(steps), desc="masks", disable=None if progress is None else not progress):
             heat = temperature(step, steps)
             with torch.no_grad():

@@ -32,6 +32,7 @@ MAX_GAP = 0.1  # of log mass, in standard deviations (ours): gates follow mass, 
 COLUMNS = [
     *("keep_error", "n_alive", "n_carriers", "soft_mass", "enrichment", "against", "null", "low", "high", "p"),
     *("unmatched_share", "mass_gap", "kl", "relative_kl", "lost_fraction"),
+    *("empty_kl", "empty_lost_fraction", "full_kl", "full_lost_fraction"),
 ]
 
 
@@ -190,6 +191,8 @@ def carriers_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: s
                 *(mask.keep_error, len(alive), len(set(carriers)), mask.soft_mass, found.enrichment, found.against),
                 *(found.null, found.low, found.high, found.p, found.unmatched_share, found.mass_gap),
                 *(cost.kl, cost.relative_kl, cost.lost_fraction),
+                # with the error kept, gates of 0 are no mean ablation: they are the null
+                *(getattr(e, name) for e in (cost.empty, cost.full) for name in ("kl", "lost_fraction")),
             )
             rows.append(keys | dict(zip(COLUMNS, values, strict=True)))
     pd.DataFrame(rows, columns=[*keys, *COLUMNS]).to_parquet(folder / "carriers.parquet", index=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -54,6 +55,9 @@ class Geometry:
     fisher: GateFisher
     cost: GateFisher  # with the dictionary's error as one more component: what a mask costs beside the clean model
     fixed_fisher: GateFisher
+    ranking: dict[
+        str, Tensor
+    ]  # what masks of equal soft mass are ranked by, from the calibration text: no test is seen
 
 
 def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
@@ -76,6 +80,13 @@ def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
             if version.role == "mask":
                 tables["evaluation"].append({"mask": version.name, "seed": cell.study.seeds[0]} | row)
         tables["nulls"] += _null_rows(listed, rows)
+        named = {version.name for version in listed}
+        # a target whose reference is practically 0 has no mask here; its row of NaN counts it (formula 9)
+        tables["evaluation"] += [
+            {"mask": target, "seed": cell.study.seeds[0], "method": method}
+            for target in cell.study.targets
+            if target not in named
+        ]
         tables["frontier"] += _frontier_rows(method, listed, rows, cell.study.mass_price)
         tables["transfer"] += [{"method": method} | row for row in result.transfers]
         tables["anisotropy"].append({"method": method} | _anisotropy_row(cell, method, masks, found))
@@ -108,6 +119,13 @@ def _geometry(cell: Cell, dictionary: Decomposition) -> Geometry:
         measure_gate_fisher(cell.model, dictionary, cell.test, seed=seed, **text),
         measure_gate_fisher(cell.model, dictionary, cell.test, seed=seed, error_component=True, **text),
         fixed_head_fisher(cell.translator, dictionary, torch.cat(rows)[:FISHER_ROWS], seed=seed),
+        {
+            "top_variance": dictionary.component_variance,
+            "tau_ranked": gate_scores(cell.model, dictionary, cell.calibration, **text).tau,
+            "fisher_diagonal": measure_gate_fisher(
+                cell.model, dictionary, cell.calibration, seed=seed, **text
+            ).matrix.diagonal(),
+        },
     )
 
 
@@ -116,6 +134,7 @@ def _versions(cell: Cell, method: str, masks: Sequence[Calibrated], geometry: Ge
     study, dictionary = cell.study, cell.dictionaries[method]
     first = study.seeds[0]
     own = [m for m in masks if m.method == method and m.seed == first]
+    own_stream = (study.seed, cell.step, zlib.crc32(f"{cell.hook_name}/{method}".encode()))
     none = torch.zeros_like(dictionary.code_mean)
     variance = dictionary.component_variance
     listed = [Version("mask", "empty", none), Version("mask", "full", none + 1)]
@@ -126,15 +145,10 @@ def _versions(cell: Cell, method: str, masks: Sequence[Calibrated], geometry: Ge
             continue
         if one.price == study.mass_price:
             listed += [
-                Version("null", "random", permuted_mask(one.mask, seed=derive_seed(study.seed, draw)), draw)
+                Version("null", "random", permuted_mask(one.mask, seed=derive_seed(*own_stream, draw)), draw)
                 for draw in range(study.n_random)
             ]
-            ranked = {
-                "top_variance": variance,
-                "tau_ranked": geometry.scores.tau,
-                "fisher_diagonal": geometry.fisher.matrix.diagonal(),
-            }
-            for name, scores in ranked.items():
+            for name, scores in geometry.ranking.items():
                 listed += [Version("null", name, gates) for gates in rivals(one.mask, scores)]
         if method in study.close_ups:
             listed.append(Version("frontier", "downstream", one.mask.gates, price=one.price))

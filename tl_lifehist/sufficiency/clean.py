@@ -46,6 +46,14 @@ class CleanRun:
         return Tail(self.model, self.hook_name)
 
     @cached_property
+    def _sources(self) -> dict[int, SourceRows]:
+        return {}
+
+    def source(self, basis: MaskBasis) -> SourceRows:
+        """The rows of a basis, encoded once however many masks share it."""
+        return self._sources.setdefault(id(basis), SourceRows(self.entry, basis))
+
+    @cached_property
     def _others(self) -> list[CleanRun]:
         return []
 

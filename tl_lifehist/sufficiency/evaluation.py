@@ -18,7 +18,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.metrics import bootstrap_mean
 from tl_lifehist.models import HookedModel
 from tl_lifehist.sufficiency.calibration import BATCH_SIZE
-from tl_lifehist.sufficiency.gates import SoftMask, require_gates, soft_mass
+from tl_lifehist.sufficiency.gates import SoftMask, require_counts, require_gates, soft_mass
 from tl_lifehist.sufficiency.scoring import InjectedScores, ReaderScores, over
 from tl_lifehist.sufficiency.targets import Transfer
 from tl_lifehist.sufficiency.translator import Translator
@@ -38,7 +38,8 @@ class MaskEvaluation:
         kl: mean KL(clean || masked) of the model's predictions, nats.
         kl_interval: its 95 % interval over documents.
         relative_kl: `kl` over the mean entropy of the clean predictions.
-        lost_fraction: `kl` over that of mean ablation at the same site; the empty mask scores 1.
+        lost_fraction: `kl` over that of mean ablation at the same site. The empty mask scores 1, except where its codes
+            are not centred or the error is kept: then it is no mean ablation.
         accuracy_drop: fall of top-1 accuracy, percentage points.
         fixed_head_kl: mean KL of the fixed head's predictions, nats.
         fixed_head_relative_kl: over the mean entropy of the fixed head's own predictions.
@@ -81,14 +82,14 @@ class MaskEvaluation:
 def evaluate_mask(
     model: HookedModel,
     dictionary: Dictionary,
-    mask: SoftMask | Float[Tensor, " component"],
+    mask: Any,
     tokens: TokenSet,
     *,
     hook_name: str,
     translator: Translator | None = None,
     transfer: Transfer | None = None,
-    center_codes: bool = True,
-    keep_error: bool = False,
+    center_codes: bool | None = None,
+    keep_error: bool | None = None,
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> MaskEvaluation:
@@ -97,20 +98,29 @@ def evaluate_mask(
     Args:
         model: hooked, in evaluation mode.
         dictionary: whose components are gated.
-        mask: a `SoftMask` or its gates.
+        mask: a `SoftMask`, or gates as a tensor or sequence of numbers.
         tokens: the test split.
         hook_name: where the activation is replaced.
         translator: asks for the fixed head's figures.
         transfer: asks for the figures at the final checkpoint.
-        center_codes: as in `MaskedReconstruction`.
-        keep_error: as in `MaskedReconstruction`.
+        center_codes: as in `MaskedReconstruction`; by default the mask's own, True for gates.
+        keep_error: as in `MaskedReconstruction`; by default the mask's own, False for gates.
         batch_size: sequences a pass.
         seed: of the bootstrap over documents.
 
     Raises:
-        InputError: gates of another length or outside [0, 1], no scored position, a dictionary without reference.
+        InputError: gates of another length or outside [0, 1], no scored position, a dictionary without reference, a
+            `SoftMask` of another hook point or dictionary.
     """
-    gates = mask.gates if isinstance(mask, SoftMask) else mask
+    if isinstance(mask, SoftMask):
+        if mask.hook_name != hook_name or mask.dictionary is not dictionary:
+            raise InputError(
+                f"This mask was calibrated at {mask.hook_name!r} over a dictionary of its own: evaluate it there with "
+                "mask.dictionary, or pass mask.gates to try its gates elsewhere."
+            )
+        center_codes = mask.center_codes if center_codes is None else center_codes
+        keep_error = mask.keep_error if keep_error is None else keep_error
+    gates = mask.gates if isinstance(mask, SoftMask) else torch.as_tensor(mask)
     return evaluate_masks(
         model,
         dictionary,
@@ -119,8 +129,8 @@ def evaluate_mask(
         hook_name=hook_name,
         translator=translator,
         transfer=transfer,
-        center_codes=center_codes,
-        keep_error=keep_error,
+        center_codes=center_codes is not False,
+        keep_error=bool(keep_error),
         batch_size=batch_size,
         seed=seed,
     )["mask"]
@@ -148,6 +158,7 @@ def evaluate_masks(
     """
     if tokens.n_scored == 0:
         raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_counts(batch_size=batch_size)
     basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
     for gates in masks.values():
         require_gates(gates, len(basis.directions))

@@ -75,6 +75,13 @@ class SoftMask:
         ).fwd_hooks(valid)
 
 
+def require_counts(**counts: int) -> None:
+    """Refuse a number that must be at least 1."""
+    for name, value in counts.items():
+        if value < 1:
+            raise InputError(f"{name}={value} must be at least 1.")
+
+
 def require_gates(gates: Tensor, n_components: int) -> None:
     """Refuse gates of another length, outside [0, 1] or not finite."""
     if gates.shape != (n_components,):

@@ -9,10 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tl_lifehist.errors import InputError
 from tl_lifehist.readout import Head, readout_kl
 from tl_lifehist.sufficiency.clean import SourceRows
 from tl_lifehist.tail import Entry, Tail
 
+MAX_COMPONENTS = 8192  # of a squared error: its quadratic form is square in them
 _BLOCK = 8192  # rows raised to float64 at a time
 
 
@@ -37,6 +39,11 @@ class Quadratic:
         scale: float,
     ) -> Quadratic:
         """From the targets t, the codes w and the directions V; in float64, since small errors are differences."""
+        if len(directions) > MAX_COMPONENTS:
+            raise InputError(
+                f"A squared error over {len(directions)} components needs the square of that number in memory: gate at "
+                f"most {MAX_COMPONENTS}, for example the alive features."
+            )
         directions = directions.double()
         constant = torch.zeros((), dtype=torch.float64, device=directions.device)
         cross = torch.zeros_like(directions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.errors import InputError
-from tl_lifehist.preflight import check_checkpoints, require_portable, text_of, token_fingerprint
+from tl_lifehist.preflight import check_checkpoints, require_portable, run_fingerprint, text_of, token_fingerprint
 from tl_lifehist.runs import Executor, Run, RunFolder, Unit, limited_threads
 from tl_lifehist.tokens import TokenSet
 
@@ -36,7 +37,7 @@ class SufficiencyStudy:
         targets: of "reconstruction", "fixed_head", "downstream", "transfer".
         n_components: of each dictionary; the smaller of 100 and the width by default (ours).
         mass_price: lambda times the number of components (ours: 0.1, which is 1e-3 at 100 components).
-        relative_to: what the losses of "fixed_head" and "downstream" are relative to: "entropy" or "mean_ablation".
+        relative_to: of the losses of "fixed_head" and "downstream": "entropy", "mean_ablation" or "nats".
         transfer_loss: "nmse" or "kl".
         steps: Adam steps of a mask (ours).
         batch_size: sequences a step (ours).
@@ -92,10 +93,19 @@ class SufficiencyStudy:
         for name, least in (("steps", 1), ("batch_size", 1), ("translator_steps", 1), ("n_random", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}.")
-        if not self.seeds:
-            raise InputError("Name at least one seed.")
-        if min([self.mass_price, *self.sweep]) <= 0:
-            raise InputError("mass_price and every value of sweep must be above 0.")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(*self.seeds, self.seed, 0) < 0:
+            raise InputError(f"seeds={list(self.seeds)}: name at least one, each once, and none below 0, nor seed.")
+        prices = [self.mass_price, *self.sweep]
+        if not all(0 < price < math.inf for price in prices) or len(set(self.sweep)) != len(self.sweep):
+            raise InputError("mass_price and every value of sweep must be numbers above 0, each once.")
+        if self.n_components is not None and self.n_components < 1:
+            raise InputError(f"n_components={self.n_components} must be at least 1.")
+        if self.relative_to not in ("entropy", "mean_ablation", "nats"):
+            raise InputError(f'relative_to={self.relative_to!r}: use "entropy", "mean_ablation" or "nats".')
+        if self.transfer_loss not in ("nmse", "kl"):
+            raise InputError(f'transfer_loss={self.transfer_loss!r}: use "nmse" or "kl".')
+        if not 0 <= self.ridge < math.inf:
+            raise InputError(f"ridge={self.ridge} must be a number and not negative.")
         if self.mass_price in self.sweep:
             object.__setattr__(self, "sweep", tuple(price for price in self.sweep if price != self.mass_price))
         if not 0 <= self.leave_out_massive < 0.5:
@@ -131,7 +141,7 @@ class SufficiencyStudy:
             "leave_out_massive",
         )
         config: dict[str, Any] = {name: getattr(self, name) for name in names}
-        config["life_history"] = None if self.life_history is None else str(self.life_history)
+        config["life_history"] = None if self.life_history is None else run_fingerprint(self.life_history)
         for split in SPLITS:
             tokens = getattr(self, split)
             config[split] = token_fingerprint(tokens)

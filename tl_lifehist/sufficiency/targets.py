@@ -18,7 +18,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 from tl_lifehist.readout import readout_entropy, readout_kl
 from tl_lifehist.sufficiency.alignment import Alignment
-from tl_lifehist.sufficiency.clean import CleanRun, SourceRows, reference_value
+from tl_lifehist.sufficiency.clean import CleanRun, reference_value
 from tl_lifehist.sufficiency.objectives import FixedReadout, Injected, Quadratic
 from tl_lifehist.sufficiency.translator import Translator
 
@@ -72,7 +72,7 @@ class FixedHead:
                 lambda: float(readout_entropy(translator.head, read).double().mean()),
                 lambda: float(readout_kl(translator.head, read, mean.expand(read.shape)).double().mean()),
             )
-        return FixedReadout(SourceRows(clean.entry, basis), translator, translator.head, reference)
+        return FixedReadout(clean.source(basis), translator, translator.head, reference)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Downstream:
         reference = reference_value(
             self.name, self.relative_to, lambda: clean.entropy, lambda: clean.kl_of_constant(mean)
         )
-        return Injected(SourceRows(clean.entry, basis), clean.tail, clean.entry, None, reference)
+        return Injected(clean.source(basis), clean.tail, clean.entry, None, reference)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class Transfer:
             raise InputError(f'loss={self.loss!r} is unknown: use "nmse" or "kl".')
         final = clean.of(self.final_model)
         mean = self.alignment.mean_final
-        source = SourceRows(clean.entry, basis)
+        source = clean.source(basis)
         if self.loss == "kl":
             reference = reference_value(
                 self.name,

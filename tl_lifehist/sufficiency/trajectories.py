@@ -56,7 +56,9 @@ def trajectories(
       units are the steps or layers themselves, so fewer than five can never reach 0.05 (ours);
     - `claimed` (ours): the pooled interval excludes 0, `p` is at most 0.05, `stratified` does not have the other sign,
       and the empty mask does not show the same: it has the other sign, or lies outside the pooled interval and nearer
-      to 0, or does not vary. Never without an empty mask.
+      to 0, or does not vary. Nor may the normaliser explain it: every figure but the KL in nats has to follow the steps
+      or layers more closely than the clean entropy does, since the price of a mask is relative too, and a relative KL
+      needs a KL in nats of the same sign. Never without an empty mask.
 
     Args:
         table: the `evaluation` table: step, hook_name, site, layer, method, mask and the quantities; `seed` and
@@ -116,7 +118,12 @@ def _row(
     stratified = _stratified(cells, quantity, against, n_draws, rng)
     empty = _pooled(nulls["empty"], quantity, against)
     same = empty * pooled > 0 and (abs(empty) >= abs(pooled) or low <= empty <= high)
+    absolute, clean = _pooled(cells, "kl", against), _pooled(cells, "clean_entropy", against)
+    # price and figures are relative, so the entropy alone can move both: only the KL in nats is free of it
+    normaliser = quantity != "kl" and abs(clean) >= abs(pooled) - _ROUNDING
+    normaliser = normaliser or (quantity.endswith("relative_kl") and absolute * pooled <= 0)
     claimed = low * high > 0 and p <= MAX_P and not stratified["stratified"] * pooled < 0 and not same
+    claimed = claimed and not normaliser
     return stratified | {
         "pooled": pooled,
         "pooled_low": low,
@@ -124,8 +131,8 @@ def _row(
         "n_cells": len(cells),
         "empty": empty,
         "full": _pooled(nulls["full"], quantity, against),
-        "absolute_kl": _pooled(cells, "kl", against),
-        "clean_entropy": _pooled(cells, "clean_entropy", against),
+        "absolute_kl": absolute,
+        "clean_entropy": clean,
         "p": p,
         "claimed": bool(claimed and len(nulls["empty"]) > 0),
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_kl
+from tl_lifehist.sufficiency.gates import require_counts
 from tl_lifehist.tail import Tail
 from tl_lifehist.tokens import TokenSet
 
@@ -63,8 +64,8 @@ def fit_translator(
         model: hooked, in evaluation mode; its parameters are frozen meanwhile and get their setting back.
         hook_name: where activations are read.
         tokens: text that no mask is calibrated or tested on.
-        head: residual rows to logits; by default everything behind the model's last block, the prediction head of a
-            masked language model included.
+        head: what reads the translated rows, to logits that are compared with the model's own; by default everything
+            behind the model's last block, the prediction head of a masked language model included.
         steps: Adam steps (ours); the learning rate falls linearly to 0.
         batch_rows: scored positions a step (ours).
         learning_rate: of Adam (ours).
@@ -79,28 +80,34 @@ def fit_translator(
     """
     if tokens.n_scored == 0:
         raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_counts(steps=steps, batch_rows=batch_rows, batch_size=batch_size)
     tail = Tail(model, hook_name)
     read = head or tail.head
     acts, final = scored_rows(tail, tokens, batch_size)
-    mean, target_mean = acts.mean(dim=0), final.mean(dim=0)
-    scale, target_scale = _scales(acts, mean), _scales(final, target_mean)
-    in_stream = tail.in_residual_stream and acts.shape[1] == final.shape[1]
-    start = torch.eye(acts.shape[1]).to(acts) if in_stream else acts.new_zeros(acts.shape[1], final.shape[1])
+    if head is not None and not tail.has_blocks:
+        final_like, in_stream = acts, True  # a model without blocks has no final residual but its own hook point
+    else:
+        final_like, in_stream = final, tail.in_residual_stream and acts.shape[1] == final.shape[1]
+    mean, target_mean = acts.mean(dim=0), final_like.mean(dim=0)
+    scale, target_scale = _scales(acts, mean), _scales(final_like, target_mean)
+    start = torch.eye(acts.shape[1]).to(acts) if in_stream else acts.new_zeros(acts.shape[1], final_like.shape[1])
     # the learned part, in units of the scales; it sees rows without their mean, so that weight and bias do not compete
     moved = acts.new_zeros(start.shape).requires_grad_()
-    shift = acts.new_zeros(final.shape[1]).requires_grad_()
+    shift = acts.new_zeros(final_like.shape[1]).requires_grad_()
     # eps well above rounding: where the start is the answer, there is no gradient to follow
     optimiser = torch.optim.Adam([moved, shift], lr=learning_rate, eps=1e-6)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
-    constant = acts.new_zeros(final.shape[1]) if in_stream else target_mean
+    constant = torch.zeros_like(target_mean) if in_stream else target_mean
     generator = torch.Generator().manual_seed(seed)
     history = []
-    with frozen(model):
+    with frozen(model), torch.enable_grad():
         for step in range(steps):
             drawn = torch.randint(len(acts), (min(batch_rows, len(acts)),), generator=generator).to(acts.device)
             rows = acts[drawn]
             change = ((rows - mean) / scale) @ moved + shift
-            loss = readout_kl(read, final[drawn], rows @ start + constant + target_scale * change).mean()
+            loss = readout_kl(
+                read, final[drawn], rows @ start + constant + target_scale * change, clean_head=tail.head
+            ).mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
