@@ -63,11 +63,6 @@ def open_series(model: str, steps: list[int]) -> CheckpointSeries:
     return series.subset(steps) if steps else series
 
 
-def n_layers(series: CheckpointSeries) -> int:
-    """Blocks of the model."""
-    return int(series.load(series.steps[-1]).cfg.n_layers)  # type: ignore[attr-defined]
-
-
 def open_texts(
     series: CheckpointSeries,
     path: Path | None,
@@ -102,20 +97,40 @@ def open_texts(
 
 
 def _documents(path: Path) -> list[str]:
-    import json
-
     from tl_lifehist.errors import InputError
 
     if not path.is_file():
         raise InputError(f"There is no text file {path}.")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 (byte {error.start:,}): save it as UTF-8.") from error
     if path.suffix == ".jsonl":
-        documents = [json.loads(line)["text"] for line in text.splitlines() if line.strip()]
+        # not splitlines: JSON strings may hold other line separators, such as U+2028, as they are
+        lines = enumerate(text.split("\n"), start=1)
+        documents = [_text_of(line, path, number) for number, line in lines if line.strip()]
     else:
         documents = [part for part in text.split("\n\n") if part.strip()]
     if len(documents) < 5:
         raise InputError(f"{path} holds {len(documents)} documents: at least 5 are needed to part the splits.")
     return documents
+
+
+def _text_of(line: str, path: Path, number: int) -> str:
+    """The `text` of one line of a jsonl file."""
+    import json
+
+    from tl_lifehist.errors import InputError
+
+    wanted = 'each line of a .jsonl file is an object with a string under "text", such as {"text": "A document."}'
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{path}, line {number}: this is not JSON ({error}); {wanted}.") from error
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f'{path}, line {number}: there is no string under "text"; {wanted}.')
+    return text
 
 
 def run_study(study: Any, out: Path, workers: int, quiet: bool) -> Run:
@@ -159,13 +174,21 @@ def print_run(run: Run) -> None:
     for row in run.claims.itertuples(index=False):
         limits = f"{_short(row.low)} to {_short(row.high)}"
         claims.add_row(
-            row.claim, _short(row.observed), _short(row.null), limits, _short(row.p), str(row.n), row.verdict
+            str(row.claim), _short(row.observed), _short(row.null), limits, _short(row.p), str(row.n), str(row.verdict)
         )
     console.print(claims)
 
 
 def _short(value: Any) -> str:
     return "-" if value != value else f"{value:.3g}"
+
+
+def say_plan(study: Any, out: Path) -> None:
+    """What the study would fetch, compute and store."""
+    from tl_lifehist.dry_run import plan_study
+
+    typer.echo(str(plan_study(study, out)))
+    typer.echo("Nothing was done: the same command without --dry-run starts it.")
 
 
 def say_report(path: Path) -> None:

@@ -43,5 +43,4 @@ MASKS: dict[str, Callable[[Tables, str], go.Figure]] = {
     "carrier_masks": lambda t, site: figures.carrier_masks(t["carriers"], site),
     "explained_variance": lambda t, site: figures.explained_variance(t["dictionaries"], t["checkpoints"], site),
     "stability": lambda t, site: figures.stability(t["stability"], site),
-    "sensitivity": lambda t, site: figures.sensitivity(t["sensitivity"], site),
 }

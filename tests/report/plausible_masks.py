@@ -90,7 +90,8 @@ def evaluation_table(grid: Grid, seeds: tuple[int, ...]) -> pd.DataFrame:
 def nulls_table(grid: Grid, n_draws: int) -> pd.DataFrame:
     better = {"random": 1.15, "top_variance": 1.0, "tau_ranked": 1.02, "fisher_diagonal": 0.97}
     rows = []
-    for cell, target, (kind, factor) in itertools.product(grid.cells, MASS, better.items()):
+    target = "downstream"  # the only one that has masks of equal mass
+    for cell, (kind, factor) in itertools.product(grid.cells, better.items()):
         for draw in range(n_draws if kind == "random" else 1):
             lost, nmse = grid.share(LOST[target] * factor, 0.08), grid.near(NMSE[target])
             own = scores(cell["site"], MASS[target], lost, nmse)
@@ -249,9 +250,14 @@ def ground_tables(grid: Grid) -> dict[str, pd.DataFrame]:
                 "high": 1.3 + grown,
                 "p": 0.001 if grown > 0.5 else 0.4,
                 "unmatched_share": 0.04,
+                "mass_gap": 0.02,
                 "kl": grid.near(0.05),
                 "relative_kl": grid.near(0.02),
                 "lost_fraction": grid.share(0.2),
+                "empty_lost_fraction": 0.98 if keep_error else 1.0,
+                "full_lost_fraction": 0.0 if keep_error else 0.07,
+                "empty_kl": 0.25,
+                "full_kl": 0.0 if keep_error else 0.0175,
             }
             for keep_error in (True, False)
         ]
@@ -272,24 +278,6 @@ def ground_tables(grid: Grid) -> dict[str, pd.DataFrame]:
         "dictionaries": pd.DataFrame(dictionaries),
         "carriers": pd.DataFrame(carriers),
     }
-
-
-def sensitivity_table(grid: Grid) -> pd.DataFrame:
-    options = {"lr": ["0.02", "0.05", "0.1"], "n_components": ["50", "100", "200"], "center_codes": ["True", "False"]}
-    return pd.DataFrame(
-        {
-            **cell,
-            "option": option,
-            "value": value,
-            "soft_mass": grid.share(0.07),
-            "relative_kl": grid.near(0.03),
-            "lost_fraction": grid.share(0.85, 0.05),
-        }
-        for cell in grid.cells
-        if cell["step"] == grid.last
-        for option, values in options.items()
-        for value in values
-    )
 
 
 def small_tables() -> dict[str, pd.DataFrame]:
@@ -351,7 +339,6 @@ def plausible_mask_tables(
         **training_tables(grid, seeds),
         "trajectories": trajectories_table(grid),
         **ground_tables(grid),
-        "sensitivity": sensitivity_table(grid),
         **small_tables(),
     }
 

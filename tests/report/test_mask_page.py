@@ -260,14 +260,42 @@ def test_dictionaries_that_did_not_converge_are_counted(mask_tables: Tables) -> 
     rows = mask_tables["checkpoints"]
     top = rows.loc[rows["site"] == RESID, "top_row_share"]
     share = f"{percent(top.min())} to {percent(top.max())} of the variance"
-    assert f"The 0.1\u00a0% of rows with the largest norm hold {share}" in text
+    assert f"The 0.1\u00a0% of rows farthest from the mean hold {share}" in text
+
+
+def test_only_step_0_is_called_unlearnt(mask_tables: Tables) -> None:
+    found = built(mask_tables, "anisotropy")
+    assert not isinstance(found, str)
+    assert "The first checkpoint, where nothing was learnt, and tau under one draw" in found.control
+    table = mask_tables["anisotropy"]
+    found = built(mask_tables | {"anisotropy": table[table["step"] > 0]}, "anisotropy")
+    assert not isinstance(found, str)
+    assert "nothing was learnt" not in found.control
 
 
 def test_the_bridge_counts_what_lies_above_the_matched_sets(mask_tables: Tables) -> None:
     table = mask_tables["carriers"]
     table["against"] = np.where(table["step"] == 512, 9.0, 0.0)
     said = paragraph(shown(mask_tables, "bridge"), "bridge", MLP)
-    assert "above 95 % of the sets matched by mass in 4 of 12 masks" in said
+    assert "above 95 % of the sets matched by mass in 4 of 12 masks." in said
+    table.loc[(table["step"] == 512) & table["keep_error"], "p"] = np.nan
+    said = paragraph(shown(mask_tables, "bridge"), "bridge", MLP)
+    assert "matched by mass in 2 of 10 masks, and 2 could not be tested." in said
+
+
+def test_the_bridge_shows_losses_beside_the_empty_and_the_full_mask(mask_tables: Tables) -> None:
+    table = mask_tables["carriers"]
+    table["lost_fraction"] = 0.25
+    text = shown(mask_tables, "bridge")
+    kept = "the lost fraction is 0.25 with the error dropped (empty mask 1, full mask 0.07) and 0.25 with the error"
+    assert f"{kept} kept (empty mask 0.98, full mask 0)" in paragraph(text, "bridge", MLP)
+    assert "<td class=number>0.25</td><td class=number>0.98</td><td class=number>0</td></tr>" in text
+    content = built(mask_tables, "bridge")
+    assert not isinstance(content, str)
+    assert "at most 10 % of the carriers are unmatched and the mass gap is at most 0.1" in content.control
+    mask_tables["carriers"] = table.drop(columns=[c for c in table if c.startswith(("mass_gap", "empty_", "full_"))])
+    bare = shown(mask_tables, "bridge")
+    assert "0.25 with the error dropped and 0.25 with the error kept." in paragraph(bare, "bridge", MLP)
 
 
 def test_a_bridge_without_a_life_history_says_what_to_give(mask_tables: Tables) -> None:
@@ -300,9 +328,6 @@ def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int,
             left_out[name] = f"the table “{name}” is empty"
     text = own(write_report(mask_run))
     for section in SECTIONS:
-        if section.optional and left_out.get(section.needs[0], "").startswith("this run has no"):
-            assert f'id="{section.key}"' not in text
-            continue
         reasons = [left_out[name] for name in section.needs if name in left_out]
         found = part(text, section.key)
         assert (f'<p class="absent">Not computed: {reasons[0]}' in found) if reasons else ("Not computed" not in found)
@@ -324,8 +349,7 @@ def test_a_table_without_a_column_that_is_needed_says_so(mask_tables: Tables) ->
 
 def test_a_run_without_tables_still_has_a_page(tmp_path: Path) -> None:
     text = own(write_report(write_run(tmp_path / "run", {}, {"study": "sufficiency"})))
-    assert text.count("Not computed") == len(SECTIONS)  # and the claims, less what is optional
-    assert "Sensitivity" not in text
+    assert text.count("Not computed") == len(SECTIONS) + 1  # and the claims
     assert "does not record what was reduced" in text
 
 

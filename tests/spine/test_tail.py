@@ -15,13 +15,21 @@ SITES = ("hook_resid_pre", "hook_attn_out", "hook_mlp_out", "hook_resid_post")
 
 
 @pytest.fixture(scope="module")
-def hooked_transformer():
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-
+def hooked_transformer(hooked_transformer_classes):
+    HookedTransformer, HookedTransformerConfig = hooked_transformer_classes
     config = HookedTransformerConfig(
         n_layers=3, d_model=16, n_ctx=24, d_head=8, n_heads=2, d_mlp=32, act_fn="gelu", d_vocab=37, seed=5
     )
     return HookedTransformer(config).eval()
+
+
+def random_tokens() -> TokenSet:
+    """Sequences for the random model, the first position of each not valid."""
+    ids = torch.randint(0, 37, (4, 11), generator=torch.Generator().manual_seed(2))
+    labels = torch.cat([ids[:, 1:], torch.full((4, 1), -100)], dim=1)
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    valid[:, 0] = False
+    return TokenSet(ids, valid, labels)
 
 
 def padded(tokens: TokenSet, side: str, pad: int = 5) -> TokenSet:
@@ -68,11 +76,7 @@ def test_bridge_agrees_with_hooks_to_the_last_bit(pocket_model, pocket_tokens, s
 
 @pytest.mark.parametrize("site", [*SITES, "hook_resid_mid"])
 def test_hooked_transformer_agrees_with_hooks(hooked_transformer, site):
-    ids = torch.randint(0, 37, (4, 11), generator=torch.Generator().manual_seed(2))
-    labels = torch.cat([ids[:, 1:], torch.full((4, 1), -100)], dim=1)
-    valid = torch.ones_like(ids, dtype=torch.bool)
-    valid[:, 0] = False
-    tokens = TokenSet(ids, valid, labels)
+    tokens = random_tokens()
     for layer in range(3):
         name = f"blocks.{layer}.{site}"
         tail = Tail(hooked_transformer, name)
@@ -96,15 +100,13 @@ def test_padding_changes_nothing(pocket_model, pocket_tokens, side, site):
         assert torch.allclose(tail.final(a, a.acts * 0.5), tail.final(b, b.acts * 0.5), atol=2e-5)
 
 
-@pytest.mark.parametrize(("site", "executed"), [("hook_resid_post", [3]), ("hook_mlp_out", [2, 3])])
-def test_only_the_blocks_above_run(pocket_model, pocket_tokens, site, executed):
-    tail = Tail(pocket_model, f"blocks.2.{site}")
+def assert_only_these_run(model, hook_name: str, tokens: TokenSet, executed: list[int]) -> None:
+    """`final` runs the attention of these blocks, each once, and `head` that of none."""
+    tail = Tail(model, hook_name)
     with torch.no_grad():
-        entry = tail.enter(pocket_tokens[:2])
+        entry = tail.enter(tokens)
     ran: list[int] = []
-    handles = [
-        block.attn.register_forward_hook(lambda *_, i=i: ran.append(i)) for i, block in enumerate(pocket_model.blocks)
-    ]
+    handles = [block.attn.register_forward_hook(lambda *_, i=i: ran.append(i)) for i, block in enumerate(model.blocks)]
     try:
         with torch.no_grad():
             tail.final(entry, entry.acts)
@@ -114,6 +116,18 @@ def test_only_the_blocks_above_run(pocket_model, pocket_tokens, site, executed):
     finally:
         for handle in handles:
             handle.remove()
+
+
+@pytest.mark.parametrize(("site", "executed"), [("hook_resid_post", [3]), ("hook_mlp_out", [2, 3])])
+def test_only_the_blocks_above_run(pocket_model, pocket_tokens, site, executed):
+    assert_only_these_run(pocket_model, f"blocks.2.{site}", pocket_tokens[:2], executed)
+
+
+@pytest.mark.parametrize(
+    ("site", "executed"), [("hook_resid_post", [2]), ("hook_mlp_out", [1, 2]), ("hook_resid_pre", [1, 2])]
+)
+def test_only_the_blocks_above_run_in_a_hooked_transformer(hooked_transformer, site, executed):
+    assert_only_these_run(hooked_transformer, f"blocks.1.{site}", random_tokens(), executed)
 
 
 def test_gradients_equal_those_through_the_whole_model(pocket_model, pocket_tokens):
@@ -159,6 +173,16 @@ def test_entries_of_chosen_sequences(pocket_model, pocket_tokens):
     assert torch.equal(part.scored_row, direct.scored_row)
 
 
-def test_unknown_hook_point_and_training_mode(pocket_model):
+def test_unknown_hook_point(pocket_model):
     with pytest.raises(lh.InputError, match="nearest names"):
         Tail(pocket_model, "blocks.1.hook_mlp_output")
+
+
+def test_a_model_in_training_mode_is_refused(hooked_transformer):
+    hooked_transformer.train()
+    try:
+        with pytest.raises(lh.InputError, match="training mode"):
+            Tail(hooked_transformer, "blocks.1.hook_mlp_out")
+    finally:
+        hooked_transformer.eval()
+    assert Tail(hooked_transformer, "blocks.1.hook_mlp_out").has_blocks

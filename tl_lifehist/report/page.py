@@ -91,8 +91,7 @@ def render(runs: Sequence[RunTables]) -> str:
 def contents(run: RunTables) -> Iterator[tuple[Section, Content | str]]:
     """Each section with its content, or with the reason why it was not computed."""
     for it in KINDS[run.kind].sections:
-        if it.shown(run):
-            yield it, it.content(run)
+        yield it, it.content(run)
 
 
 def _sections(part: Part) -> str:

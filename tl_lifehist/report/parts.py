@@ -76,7 +76,7 @@ def head(parts: Sequence[Part]) -> str:
         for part in parts
     )
     first, last = [("claims", "Claims")], [("limits", "Limits"), ("provenance", "Provenance")]
-    own = [[(part.key(s.key), s.title) for s in part.kind.sections if s.shown(part.run)] for part in parts]
+    own = [[(part.key(s.key), s.title) for s in part.kind.sections] for part in parts]
     if len(parts) == 1:
         links = _links([*first, *own[0], *last])
     else:

@@ -94,7 +94,6 @@ SUFFICIENCY: Schema = {
         *("step", "hook_name", "site", "layer", "keep_error", "n_alive", "n_carriers", "soft_mass", "enrichment"),
         *("against", "null", "low", "high", "p", "unmatched_share", "relative_kl", "lost_fraction"),
     ),
-    "sensitivity": ("site", "option", "value", "soft_mass", "relative_kl", "lost_fraction"),
 }
 
 SCHEMAS: Mapping[str, Schema] = {"life-history": LIFE_HISTORY, "sufficiency": SUFFICIENCY}

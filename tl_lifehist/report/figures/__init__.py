@@ -9,7 +9,7 @@ from tl_lifehist.report.figures.frontier import frontier, onset
 from tl_lifehist.report.figures.graph import dag, recruitment
 from tl_lifehist.report.figures.lineages import lineage_raster, nulls
 from tl_lifehist.report.figures.load import content_load, load_against_controls, load_parts, single_ablation
-from tl_lifehist.report.figures.mask_checks import explained_variance, sensitivity, stability
+from tl_lifehist.report.figures.mask_checks import explained_variance, stability
 from tl_lifehist.report.figures.mask_controls import enrichment, gates_by_rank, mass_matched, predicted_kl
 from tl_lifehist.report.figures.mask_training import anisotropy, sender_receiver, transfer_curves
 from tl_lifehist.report.figures.masks import checkpoint_layer_maps, cross_evaluation, mask_summary
@@ -41,7 +41,6 @@ __all__ = [
     "recruitment",
     "rematch_floors",
     "sender_receiver",
-    "sensitivity",
     "single_ablation",
     "stability",
     "survival",

@@ -1,4 +1,4 @@
-"""Figures of what masks rest on: dictionaries, seeds and defaults."""
+"""Figures of what masks rest on: dictionaries and seeds."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ FEW = 40  # pairs that can be told apart as points
 
 
 def explained_variance(dictionaries: pd.DataFrame, checkpoints: pd.DataFrame, site: str) -> go.Figure:
-    """What the dictionaries explain, by checkpoint and method, beside the share of variance of the largest rows.
+    """What the dictionaries explain, by checkpoint and method, beside the share of variance of the farthest rows.
 
     Medians over layers, whiskers quartiles (formulas 1 and 6). Below: the share of the variance that the 0.1 % of rows
-    with the largest norm hold; each layer a thin line.
+    farthest from the mean hold; each layer a thin line.
 
     How it can mislead: where a few massive activations hold most of the variance, a dictionary explains much by
     explaining those, and every NMSE is theirs.
@@ -62,7 +62,7 @@ def explained_variance(dictionaries: pd.DataFrame, checkpoints: pd.DataFrame, si
         )
     step_axis(fig, [*here["step"], *rows["step"]])
     fig.update_yaxes(title_text="explained", tickformat=".0%", rangemode="tozero", row=1)
-    fig.update_yaxes(title_text="largest rows", tickformat=".0%", rangemode="tozero", row=2)
+    fig.update_yaxes(title_text="farthest rows", tickformat=".0%", rangemode="tozero", row=2)
     fig.update_xaxes(title_text="step", row=2)
     return styled(fig, 480, title=f"Dictionaries at {site}", heading=site)
 
@@ -109,35 +109,3 @@ def stability(stability: pd.DataFrame, site: str) -> go.Figure:
     fig.update_yaxes(type="category", categoryorder="array", categoryarray=names, autorange="reversed", showgrid=False)
     fig.update_xaxes(title_text="overlap", range=[-0.03, 1.03])
     return fig.update_layout(boxmode="group", showlegend=True)
-
-
-def sensitivity(sensitivity: pd.DataFrame, site: str) -> go.Figure:
-    """Soft mass and lost fraction of the downstream mask with one default changed at a time; medians over cells.
-
-    How it can mislead: one option at a time says nothing about combinations.
-
-    Args:
-        sensitivity: site, option, value, soft_mass, lost_fraction.
-        site: the only one that is shown.
-    """
-    here = at(sensitivity, site)
-    here = here.assign(option=here["option"].astype(str), value=here["value"].astype(str))
-    median = here.groupby(["option", "value"], sort=False)[["soft_mass", "lost_fraction"]].median()
-    names = [f"{label(option)}: {label(value)}" for option, value in median.index]
-    fig = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.09)
-    for col, (column, title) in enumerate((("soft_mass", "soft mass"), ("lost_fraction", "lost fraction")), start=1):
-        fig.add_scatter(
-            x=median[column],
-            y=names,
-            mode="markers",
-            marker={"color": MEASURED, "size": 9},
-            showlegend=False,
-            hovertemplate="%{y}: %{x:.3g}<extra></extra>",
-            row=1,
-            col=col,
-        )
-        fig.update_xaxes(title_text=title, rangemode="tozero", nticks=4, tickangle=0, col=col)
-    fig.update_xaxes(tickformat=".0%", col=1)
-    fig.update_yaxes(type="category", autorange="reversed", categoryorder="array", categoryarray=names, showgrid=False)
-    fig = styled(fig, 90 + 28 * max(len(names), 1), title=f"Sensitivity at {site}", heading=site)
-    return fig.update_layout(margin={"t": 10})

@@ -47,7 +47,6 @@ class Section:
         needs: names of tables.
         build: makes the content from a run that has them.
         remedy: what to do for it where it was left out; plain text.
-        optional: not mentioned at all where none of its tables is there.
     """
 
     key: str
@@ -55,11 +54,6 @@ class Section:
     needs: tuple[str, ...]
     build: Callable[[RunTables], Content]
     remedy: str = ""
-    optional: bool = False
-
-    def shown(self, run: RunTables) -> bool:
-        """Whether the page of this run has a place for it."""
-        return not self.optional or any(name in run.tables for name in self.needs)
 
     def content(self, run: RunTables) -> Content | str:
         """The content, or the reason why it was not computed."""

@@ -27,7 +27,6 @@ SECTIONS: tuple[Section, ...] = (
     checks.CHECKPOINTS,
     checks.DICTIONARIES,
     checks.STABILITY,
-    checks.SENSITIVITY,
 )
 
 LIMITS = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import at, sites_of, spread
 from tl_lifehist.report.figures.style import hook_labels, step_label
@@ -9,6 +11,8 @@ from tl_lifehist.report.markup import details, escape, number, p_value, percent,
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, middle
 from tl_lifehist.report.tables import RunTables
+
+ENDS = ("empty", "full")  # masks beside which a lost fraction is read
 
 
 def bridge(run: RunTables) -> Content:
@@ -18,18 +22,20 @@ def bridge(run: RunTables) -> Content:
     points = []
     for site in sites_of(data):
         own = at(data, site)
-        above = int((own["against"] > own["high"]).sum())
+        tested = own[own["p"].notna()]
+        above = int((tested["against"] > tested["high"]).sum())
         last = own[own["step"] == own["step"].max()]
-        tested = int((own["against"].notna() & own["high"].notna()).sum())
+        left = f", and {len(own) - len(tested):,} could not be tested" if len(tested) < len(own) else ""
         points.append(
             f"<strong>{code(site)}</strong>: carriers' gates are above 95\u00a0% of the sets matched by mass in "
-            f"{above:,} of {tested:,} masks. At the last checkpoint their mean gate is "
+            f"{above:,} of {len(tested):,} masks{left}. At the last checkpoint their mean gate is "
             f"{middle(spread(last['enrichment']))} times that of the alive features; {middle(spread(last['against']))} "
             f"for those that have equals, beside {middle(spread(last['null']))} for the matched sets. The masks keep "
-            f"{middle(spread(last['soft_mass']), share=True)} of the soft mass there."
+            f"{middle(spread(last['soft_mass']), share=True)} of the soft mass there{_losses(last)}."
         )
     head = ["step", "hook point", "error", "alive", "carriers", "soft mass", "all carriers", "those matched"]
-    head += ["matched sets", "unmatched", "p"]
+    head += ["matched sets", "unmatched", "mass gap", "p", "relative KL"]
+    head += ["lost fraction", *(f"{mask} mask" for mask in ENDS)]
     rows = [
         [
             step_label(row["step"]),
@@ -40,8 +46,10 @@ def bridge(run: RunTables) -> Content:
             *(number(row[name]) for name in ("enrichment", "against")),
             number(row["null"]) + below(row["low"], row["high"]),
             percent(row["unmatched_share"]),
+            number(row.get("mass_gap")),
             p_value(row["p"]),
             *(number(row[name]) for name in ("relative_kl", "lost_fraction")),
+            *(number(row.get(f"{mask}_lost_fraction")) for mask in ENDS),
         ]
         for row in data.to_dict("records")
     ]
@@ -50,15 +58,34 @@ def bridge(run: RunTables) -> Content:
         "they select the carriers?",
         points=points,
         definition="Mean gate over the carriers of a layer over the mean gate over its alive features (ours); lambda "
-        "is 0.1 over the number of alive features. With the SAE's error added back, and without.",
-        control="Sets of non-carriers matched by mass (D19 of the life history); the grey band holds 95 % of them.",
+        "is 0.1 over the number of alive features. With the SAE's error added back, and without. "
+        "Mass gap: log mass of the carriers less that of their matched sets, in standard deviations. Formula 9: lost "
+        "fraction, of the mask and of the empty and the full one.",
+        control="Sets of non-carriers matched by mass (D19 of the life history); the grey band holds 95 % of them. A "
+        "mask is tested only where at most 10 % of the carriers are unmatched and the mass gap is at most 0.1 either "
+        "way. The empty mask is the null of what a mask loses, the full mask its floor.",
         sample=f"{len(data):,} masks; {counts(data['n_carriers'])} carriers of {counts(data['n_alive'])} alive "
         "features.",
         misleads="Carriers are known from the end of training, so early checkpoints are read with hindsight. Mass "
         "explains much of any selection; only what lies above the band does not follow from it.",
         figures=by_site("bridge", data, lambda site: figures.carrier_masks(data, site)),
-        more=details("All masks", table([*head, "relative KL", "lost fraction"], rows, left=3)),
+        more=details("All masks", table(head, rows, left=3)),
     )
+
+
+def _losses(masks: pd.DataFrame) -> str:
+    """What the masks lose beside the empty and the full one, apart by what becomes of the error."""
+    said = []
+    for kept, own in masks.groupby(masks["keep_error"].astype("boolean"), sort=True):
+        ends = [
+            f"{mask} mask {number(spread(own[column]).median)}"
+            for mask in ENDS
+            if (column := f"{mask}_lost_fraction") in own and own[column].notna().any()
+        ]
+        beside = f" ({', '.join(ends)})" if ends else ""
+        error = "kept" if kept else "dropped"
+        said.append(f"{number(spread(own['lost_fraction']).median)} with the error {error}{beside}")
+    return f"; the lost fraction is {' and '.join(said)}" if said else ""
 
 
 BRIDGE = Section(

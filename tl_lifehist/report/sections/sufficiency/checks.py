@@ -1,4 +1,4 @@
-"""Sections on what the masks rest on: the checkpoints, the dictionaries, seeds, and defaults."""
+"""Sections on what the masks rest on: the checkpoints, the dictionaries and seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import CELL, METHODS, TARGETS, at, in_order, label, sites_of, spread
-from tl_lifehist.report.markup import details, frame, number, percent, table
+from tl_lifehist.report.markup import details, frame, number, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of
 from tl_lifehist.report.tables import RunTables
@@ -56,7 +56,7 @@ def dictionaries(run: RunTables) -> Content:
         ]
         top = at(rows_of, site)["top_row_share"]
         share = (
-            f" The 0.1\u00a0% of rows with the largest norm hold {range_of(top, share=True)} of the variance."
+            f" The 0.1\u00a0% of rows farthest from the mean hold {range_of(top, share=True)} of the variance."
             if top.notna().any()
             else ""
         )
@@ -128,41 +128,6 @@ def _pairs(data: pd.DataFrame) -> pd.DataFrame:
     return data.drop_duplicates([*CELL, "seed_a", "seed_b"])
 
 
-def sensitivity(run: RunTables) -> Content:
-    """What other defaults would have given."""
-    data = run.get("sensitivity")
-    points, rows = [], []
-    for site in sites_of(data):
-        own = at(data, site)
-        found = own.assign(option=own["option"].astype(str), value=own["value"].astype(str))
-        median = found.groupby(["option", "value"], sort=False)[["soft_mass", "lost_fraction"]].median()
-        points.append(
-            f"<strong>{code(site)}</strong>: over all settings the soft mass goes from "
-            f"{percent(median['soft_mass'].min())} to {percent(median['soft_mass'].max())}, the lost fraction from "
-            f"{number(median['lost_fraction'].min())} to {number(median['lost_fraction'].max())}."
-        )
-        rows += [
-            [
-                *(code(site), label(option), label(value), cell(g["soft_mass"], share=True)),
-                *(cell(g[name]) for name in ("relative_kl", "lost_fraction")),
-                number(len(g)),
-            ]
-            for (option, value), g in found.groupby(["option", "value"], sort=False)
-        ]
-    head = ["site", "option", "value", "soft mass", "relative KL", "lost fraction", "masks"]
-    return Content(
-        text=f"{data['option'].nunique()} defaults, one changed at a time.",
-        points=points,
-        definition="Soft mass (formula 4), relative KL and lost fraction (formula 9) of the downstream mask; medians.",
-        control="This is a control: what holds with one default only is a property of the default.",
-        sample=f"{len(data):,} masks.",
-        misleads="One option at a time says nothing about combinations.",
-        figures=by_site("sensitivity", data, lambda site: figures.sensitivity(data, site)),
-        more=details("All settings", table(head, rows, left=3)),
-    )
-
-
 CHECKPOINTS = Section("checkpoints", "Checkpoints", ("checkpoints",), checkpoints)
 DICTIONARIES = Section("dictionaries", "Dictionaries", ("dictionaries",), dictionaries)
 STABILITY = Section("stability", "Stability over seeds", ("stability",), stability)
-SENSITIVITY = Section("sensitivity", "Sensitivity to defaults", ("sensitivity",), sensitivity, optional=True)

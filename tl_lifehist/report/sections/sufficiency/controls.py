@@ -53,17 +53,21 @@ def equal_mass(run: RunTables) -> Content:
         )
     head = ["site", "mask for", "control", "measure", "mask / control", "mask better", "cells"]
     return Content(
-        text="Each optimised mask over control masks of the same soft mass, cell by cell; left of 1 the optimised mask "
-        "is better.",
+        text="The downstream mask over control masks of the same soft mass, cell by cell; left of 1 the optimised mask "
+        "is better. Controls of equal mass exist for the downstream mask alone: the other masks stand beside the empty "
+        "mask here, and beside the empty and the full one under “How small, and how sufficient”.",
         points=points,
         definition="Ratio of NMSE for the reconstruction mask (formula 6), of KL for the others (formula 8). Control "
-        "masks are as heavy as the mask they stand beside: leading components by variance, by tau (formula 14), by the "
-        "Fisher diagonal (formula 12), and random ones, whose draws are averaged.",
+        "masks are as heavy as the downstream mask: leading components by variance, by tau (formula 14), by the Fisher "
+        "diagonal (formula 12), and random ones, whose draws are averaged. A ranking is the cheaper of two masks: hard "
+        "gates, cut at the soft mass, and the downstream mask's own gates dealt out by rank. tau and curvature are "
+        "ranked on the calibration text.",
         control="These are controls. The rankings need one backward pass and no optimisation: where they do as well, "
         "the optimisation found nothing more.",
         sample=f"{CELLS} {int(drawn['draw'].nunique()):,} draws of a random mask.",
-        misleads="The fixed-head and the transfer mask were not fitted to the KL they are compared in. A ranking is "
-        "cut at the soft mass with gates of 0 and 1, and a soft mask may spread the same mass over more components.",
+        misleads="The fixed-head and the transfer mask were not fitted to the KL they are compared in, and "
+        "beating the empty mask says little of any mask that keeps more than nothing. A ranking that is dealt the "
+        "mask's own gates uses what the optimisation found of how many components to keep.",
         figures=by_site("nulls", evaluation, lambda site: figures.mass_matched(evaluation, drawn, site)),
         more=details("Ratios by target and control", table(head, rows, left=4)),
     )
@@ -170,9 +174,11 @@ def frontier(run: RunTables) -> Content:
         text="Downstream masks fitted with other penalties: every one is an answer to the same question at another "
         "price.",
         points=points,
-        definition="Formula 5: the loss plus lambda times the sum of the gates, over a sweep. The penalty is lambda "
-        "times the number of components; the diamond is the study's. Formula 9: lost fraction.",
-        control="Masks of the same soft mass that take the leading components by variance (dashed).",
+        definition="Formula 5: the loss plus lambda times the sum of the gates, over a sweep. In the table penalty "
+        "is lambda and price is lambda times the number of components, which the sweep sets; the diamond is the "
+        "study's. Formula 9: lost fraction.",
+        control="Masks of the same soft mass that take the leading components by variance (dashed): the cheaper of "
+        "hard gates and of the mask's own gates dealt out by rank.",
         sample=f"{data['penalty'].nunique()} penalties in {len(data[CELL].drop_duplicates()):,} cells; drawn are those "
         "of the last step.",
         misleads="The operating point is a choice. Two studies with the same lambda but another scale of the loss "

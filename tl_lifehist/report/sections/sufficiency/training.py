@@ -100,15 +100,17 @@ def anisotropy(run: RunTables) -> Content:
             f"{number(first['gini_tau'])} and {number(last['gini_tau'])} (labels permuted: "
             f"{number(first['gini_null'])} and {number(last['gini_null'])})."
         )
+    start = "The first checkpoint, where nothing was learnt" if (data["step"] == 0).any() else "The first checkpoint"
     return Content(
         text="Whether sensitivity gathers in few components as training goes on.",
         points=points,
         definition="Formula 18: participation ratio (tr M)² / tr M² of the gate Fisher (formula 12), from 1 to the "
         "number of components; Gini coefficient of tau (formula 14), from 0 (equal) to 1.",
-        control="The first checkpoint, where nothing was learnt, and tau under permuted labels.",
+        control=f"{start}, and tau under one draw of permuted labels.",
         sample=f"{len(data[CELL].drop_duplicates()):,} cells, {counts(data['n_sequences'])} sequences in each Fisher.",
-        misleads="A Fisher estimated from n sequences has at most n directions. Unequal variances of the components "
-        "alone make tau unequal: that is what the null shows.",
+        misleads="A Fisher estimated from n sequences has at most n directions. The participation ratio printed is "
+        "corrected for that, and where sequences are few the correction is noisy. Unequal variances of the components "
+        "alone make tau unequal: that is what the null shows, and one draw has no spread.",
         figures=by_site("anisotropy", data, lambda site: figures.anisotropy(data, site)),
     )
 
