@@ -110,7 +110,23 @@ def pocket_tokens() -> Any:
 
 
 @pytest.fixture(scope="session")
-def make_sae() -> Any:
+def saelens() -> Any:
+    """SAELens, for tests that train or load SAEs; without it, beside transformer-lens 4, they are left out."""
+    return pytest.importorskip("sae_lens")
+
+
+@pytest.fixture(scope="session")
+def hooked_transformer_classes() -> tuple[Any, Any]:
+    """HookedTransformer and its configuration, which transformer-lens 3.9 has and 4 has not."""
+    try:
+        from transformer_lens import HookedTransformer, HookedTransformerConfig
+    except ImportError:
+        pytest.skip("transformer-lens 4 has no HookedTransformer")
+    return HookedTransformer, HookedTransformerConfig
+
+
+@pytest.fixture(scope="session")
+def make_sae(saelens: Any) -> Any:
     """A SAELens TopK SAE with random weights; with `unit=False` its decoder rows are not unit."""
 
     def make(*, d_in: int = 96, d_sae: int = 64, k: int = 8, seed: int = 0, unit: bool = True) -> Any:

@@ -9,12 +9,12 @@ import typer
 
 from tl_lifehist.console import (
     clear_errors,
-    n_layers,
     numbers,
     open_series,
     open_texts,
     print_run,
     run_study,
+    say_plan,
     say_report,
     words,
 )
@@ -34,6 +34,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 Context = Annotated[int, typer.Option(help="Positions in a window.")]
 Duplicates = Annotated[bool, typer.Option("--allow-duplicates", help="Run on identical checkpoints.")]
 Masked = Annotated[bool, typer.Option("--masked", help="A masked language model: score masked positions.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched, computed and stored, and stop.")]
 Texts = Annotated[
     Path | None,
     typer.Option(
@@ -85,6 +86,7 @@ def life_history(
     workers: Workers = 2,
     seed: Seed = 0,
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """The life-history study on any series of checkpoints."""
     with clear_errors():
@@ -92,7 +94,7 @@ def life_history(
 
         series = open_series(model, numbers(steps, "--steps"))
         blocks = numbers(layers, "--layers")
-        hook_names = tuple(f"blocks.{i}.{site}" for i in blocks) or lh.depth_hook_names(n_layers(series), site)
+        hook_names = tuple(f"blocks.{i}.{site}" for i in blocks) or lh.depth_hook_names(series.shape.n_layers, site)
         train, test = open_texts(series, texts, ("train", "test"), context_size=context_size, masked=masked)
         study = lh.LifeHistoryStudy(
             series,
@@ -108,6 +110,9 @@ def life_history(
             seed=seed,
             allow_duplicates=allow_duplicates,
         )
+        if dry_run:
+            say_plan(study, out)
+            return
         run = run_study(study, out, workers, quiet)
         print_run(run)
         say_report(run.path / "report.html")
@@ -141,6 +146,7 @@ def sufficiency(
     workers: Workers = 2,
     seed: Seed = 0,
     quiet: Quiet = False,
+    dry_run: DryRun = False,
 ) -> None:
     """The sufficiency study on any series of checkpoints."""
     with clear_errors():
@@ -150,7 +156,7 @@ def sufficiency(
         series = open_series(model, numbers(steps, "--steps"))
         if not steps:
             series = series.subset(lh.default_steps(series.steps))
-        blocks = numbers(layers, "--layers") or lh.default_layers(n_layers(series))
+        blocks = numbers(layers, "--layers") or lh.default_layers(series.shape.n_layers)
         splits = open_texts(series, texts, tuple(SPLITS), context_size=context_size, masked=masked)
         train, calibration, test = (spread(t, n) for t, n in zip(splits, SPLITS.values(), strict=True))
         study = lh.SufficiencyStudy(
@@ -173,6 +179,9 @@ def sufficiency(
             seed=seed,
             allow_duplicates=allow_duplicates,
         )
+        if dry_run:
+            say_plan(study, out)
+            return
         run = run_study(study, out, workers, quiet)
         print_run(run)
         say_report(run.path / "report.html")

@@ -162,28 +162,35 @@ class TokenSet:
 
         Every chosen position becomes the mask token (no random or kept tokens), so that a label always means a
         prediction from context. There is no position-0 rule: a bidirectional model has no attention sink to protect.
+        A window begins and ends with what the tokenizer itself puts around a text: [CLS] and [SEP], BOS and EOS, or
+        nothing.
 
         Raises:
-            InputError: the tokenizer has no mask token, or no text yields a window.
+            InputError: the tokenizer has no mask token, no text yields a window, or special tokens leave no room.
+
+        How it can mislead: a mask token in place of every chosen one is not how these models were trained, where some
+        chosen tokens stay or are replaced at random, so the losses are a little higher than published ones.
         """
         if tokenizer.mask_token_id is None:
             raise InputError("This tokenizer has no mask token: use TokenSet.from_texts for a causal model.")
         if not 0 < mask_rate < 1:
             raise InputError(f"mask_rate={mask_rate} must lie between 0 and 1.")
-        head = [] if tokenizer.cls_token_id is None else [tokenizer.cls_token_id]
-        tail = [] if tokenizer.sep_token_id is None else [tokenizer.sep_token_id]
+        parts = _token_ids(texts, tokenizer)
+        if not any(parts):
+            raise InputError("No text holds a token: give longer texts.")
+        head, tail = _around_a_text(texts, parts, tokenizer)
         room = context_size - len(head) - len(tail)
+        if room < 1:
+            raise InputError(f"context_size={context_size} leaves no room beside the special tokens: use 8 or more.")
         pad = tokenizer.pad_token_id or 0
         rows = [
             (document, head + ids[start : start + room] + tail)
-            for document, ids in enumerate(_token_ids(texts, tokenizer))
+            for document, ids in enumerate(parts)
             for start in range(0, len(ids), room)
         ]
-        if not rows:
-            raise InputError("No text holds a token: give longer texts.")
         tensor = torch.tensor([body + [pad] * (context_size - len(body)) for _, body in rows])
         seen = torch.arange(context_size) < torch.tensor([len(body) for _, body in rows]).unsqueeze(1)
-        special = torch.tensor(sorted(set(tokenizer.all_special_ids)), dtype=tensor.dtype)
+        special = torch.tensor(sorted({*tokenizer.all_special_ids, *head, *tail}), dtype=tensor.dtype)
         valid = seen & ~torch.isin(tensor, special)
         generator = torch.Generator().manual_seed(seed)
         masked = valid & (torch.rand(tensor.shape, generator=generator) < mask_rate)
@@ -207,3 +214,17 @@ def _token_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
     if not len(texts):
         raise InputError("There is no text: give at least one document.")
     return tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _around_a_text(texts: Sequence[str], parts: Sequence[Sequence[int]], tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer puts before and after a text of its own accord."""
+    # Asked by trying: which special tokens a tokenizer has names for does not say which of them it uses, and where.
+    plain, shortest = min(((ids, text) for ids, text in zip(parts, texts, strict=True) if ids), key=lambda p: len(p[0]))
+    whole = tokenizer(shortest, verbose=False)["input_ids"]
+    for before in range(len(whole) - len(plain) + 1):
+        if list(whole[before : before + len(plain)]) == list(plain):
+            return list(whole[:before]), list(whole[before + len(plain) :])
+    raise InputError(
+        "This tokenizer does not keep a text in one piece when it adds its special tokens: "
+        "build the windows yourself and give TokenSet(ids, valid, labels)."
+    )

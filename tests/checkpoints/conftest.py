@@ -59,13 +59,16 @@ def tiny_tokenizer() -> Any:
 
 @pytest.fixture(scope="session")
 def masked_tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     vocabulary = {**{token: i for i, token in enumerate(named.values())}, **{f"w{i}": i for i in range(4, VOCAB)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[MASK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
 
 

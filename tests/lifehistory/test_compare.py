@@ -5,6 +5,8 @@ import pytest
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("saelens")
+
 HOOK = "blocks.1.hook_resid_post"
 SIZES = {"d_sae": 48, "k": 6, "training_tokens": 8000}
 

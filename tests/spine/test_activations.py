@@ -85,9 +85,8 @@ def test_ids_outside_the_vocabulary_are_named(pocket_model):
         lh.collect_activations(pocket_model, HOOKS[0], tokens)
 
 
-def test_hooked_transformer_and_bridge_give_the_same_rows():
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-
+def test_hooked_transformer_and_bridge_give_the_same_rows(hooked_transformer_classes):
+    HookedTransformer, HookedTransformerConfig = hooked_transformer_classes
     config = HookedTransformerConfig(
         n_layers=2, d_model=16, n_ctx=8, d_head=8, n_heads=2, d_vocab=11, act_fn="gelu", seed=0
     )

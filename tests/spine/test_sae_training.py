@@ -8,6 +8,8 @@ import tl_lifehist as lh
 from tl_lifehist.dictionaries import sae as saes_module
 from tl_lifehist.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("saelens")
+
 HOOKS = ["blocks.0.hook_resid_post", "blocks.2.hook_resid_post"]
 SMALL = {"d_sae": 48, "k": 6, "training_tokens": 3000}
 

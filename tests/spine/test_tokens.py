@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from tl_lifehist.tokens import TokenSet
 
 
-def tokenizer(*special: str, **roles: str) -> PreTrainedTokenizerFast:
-    """One id a word: the special tokens first (so that a BOS can have id 0), then w0, w1, ..."""
+def tokenizer(*special: str, around: str = "$A", **roles: str) -> PreTrainedTokenizerFast:
+    """One id a word: the special tokens first (so that a BOS can have id 0), then w0, w1, ...
+
+    `around` is what the tokenizer makes of a text by itself, "[CLS] $A [SEP]".
+    """
     vocabulary = {word: i for i, word in enumerate([*special, *(f"w{i}" for i in range(40))])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    pairs = [(word, vocabulary[word]) for word in special]
+    made.post_processor = processors.TemplateProcessing(single=around, special_tokens=pairs)
     return PreTrainedTokenizerFast(tokenizer_object=made, **roles)
 
 
@@ -65,6 +70,7 @@ def test_masked_positions_carry_the_labels_and_are_the_same_every_time():
         "[SEP]",
         "[PAD]",
         "[MASK]",
+        around="[CLS] $A [SEP]",
         cls_token="[CLS]",
         sep_token="[SEP]",
         pad_token="[PAD]",
@@ -82,6 +88,30 @@ def test_masked_positions_carry_the_labels_and_are_the_same_every_time():
     assert tokens.valid[0, 1]  # no position-0 rule: [CLS] is left out because it is special
     assert not tokens.valid[:, 0].any()
     assert tokens.attention_mask is not None
+
+
+@pytest.mark.parametrize(
+    ("around", "roles", "first", "last"),
+    [
+        ("<a> $A <b>", {"cls_token": "<a>", "sep_token": "<b>"}, [0], [1]),
+        ("<a> $A <b>", {"bos_token": "<a>", "eos_token": "<b>"}, [0], [1]),  # as EuroBERT's
+        ("<a> $A", {"bos_token": "<a>", "eos_token": "<b>"}, [0], []),
+        ("<a> $A <b>", {}, [0], [1]),  # used, and not named
+        ("$A", {"cls_token": "<a>", "sep_token": "<b>"}, [], []),  # named, and not used
+    ],
+)
+def test_masked_windows_stand_between_what_the_tokenizer_itself_puts_around_a_text(around, roles, first, last):
+    tok = tokenizer("<a>", "<b>", "<p>", "<m>", around=around, pad_token="<p>", mask_token="<m>", **roles)
+    tokens = TokenSet.for_masked_lm([words(11), words(2, 30)], tok, context_size=7, mask_rate=0.5, seed=3)
+    originals = torch.where(tokens.labels == -100, tokens.ids, tokens.labels)
+    room = 7 - len(first) - len(last)
+    assert originals[0].tolist() == tok(words(room))["input_ids"] == first + [4 + i for i in range(room)] + last
+    assert originals[-1].tolist() == first + [34, 35] + last + [2] * (room - 2)
+    assert tokens.valid.sum(dim=1).tolist() == [min(room, 11 - start) for start in range(0, 11, room)] + [2]
+    assert not tokens.valid[torch.isin(originals, torch.tensor([0, 1, 2]))].any()
+    assert tokens.n_scored > 2
+    assert tokens.attention_mask is not None
+    assert tokens.attention_mask[-1].tolist() == [1] * (7 - room + 2) + [0] * (room - 2)
 
 
 def test_slices_and_takes_keep_everything_together():
@@ -108,6 +138,13 @@ def test_from_tensors_one_document_a_row_by_default():
         (lambda: TokenSet.from_texts("one text", tokenizer()), "list of strings"),  # type: ignore[arg-type]
         (lambda: TokenSet.from_texts(["w1"], tokenizer(), context_size=4), "long enough"),
         (lambda: TokenSet.for_masked_lm(["w1 w2"], tokenizer()), "no mask token"),
+        (lambda: TokenSet.for_masked_lm([""], tokenizer("<m>", mask_token="<m>")), "No text holds a token"),
+        (
+            lambda: TokenSet.for_masked_lm(
+                ["w1 w2"], tokenizer("<a>", "<m>", around="<a> $A <a>", mask_token="<m>"), context_size=2
+            ),
+            "no room beside the special tokens",
+        ),
         (lambda: TokenSet(torch.tensor([[-1]]), torch.tensor([[True]]), torch.tensor([[-100]])), "negative"),
     ],
 )

@@ -17,6 +17,8 @@ from small import HOOKS, small_study
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("saelens")
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):

@@ -6,6 +6,7 @@
     adapters    architectures that TransformerLens cannot wrap yet
     boot        a checkpoint on disk becomes a hooked model
     hub         branches, sub-folders and single files of a hub repository come to the disk
+    shape       how large a model is, from its configuration alone
     cache       how much there is to fetch, and making room again
     sources     where a series' models come from; on_disk a folder, on_hub a repository
     series      CheckpointSeries, the mapping step -> model that the rest of the package works on

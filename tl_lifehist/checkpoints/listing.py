@@ -32,12 +32,17 @@ def plan_of(source: Source, steps: tuple[int, ...]) -> pd.DataFrame:
     )
 
 
-def write_listing(series: CheckpointSeries, echo: Callable[[str], object], *, limit: int = 0) -> None:
-    """Write the plan of a series as text, one line a step and one with the sums; at most `limit` steps when not 0."""
+def write_listing(
+    series: CheckpointSeries, echo: Callable[[str], object], *, limit: int = 0, table: pd.DataFrame | None = None
+) -> None:
+    """Write the plan of a series as text, one line a step and one with the sums; at most `limit` steps when not 0.
+
+    `table` is the plan where it is known already.
+    """
     import pandas as pd
 
     shown = series.subset(series.steps[:limit]) if limit else series
-    table = shown.plan()
+    table = shown.plan() if table is None else table
     rows = [("step", "tokens", "size", "to download", "revision")]
     for row in table.to_dict("records"):
         tokens = "" if pd.isna(row["tokens_billion"]) else f"{row['tokens_billion']}B"

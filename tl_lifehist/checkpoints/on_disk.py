@@ -11,6 +11,7 @@ from typing import Any
 from tl_lifehist.checkpoints import revisions
 from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder
 from tl_lifehist.checkpoints.cache import Size
+from tl_lifehist.checkpoints.shape import ModelShape, shape_of_folders
 from tl_lifehist.checkpoints.sources import Recipe, companions, first_tokenizer, home_of_config
 from tl_lifehist.checkpoints.weights import weight_files
 from tl_lifehist.errors import InputError
@@ -68,6 +69,9 @@ class FolderSource(Recipe):
         place = self.root / self.places[step]
         config = home_of_config(place, self._homes(step))
         return boot_folder(place, step, name=self.name, tokenizer=self.tokenizer, config=config, options=self.options)
+
+    def shape(self, step: int) -> ModelShape:
+        return shape_of_folders(self._homes(step), self.options)
 
     def place(self, step: int) -> str:
         return self.places[step]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import pickle  # noqa: TID251 - written to ask whether it works, never read
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -17,6 +18,7 @@ from tl_lifehist.checkpoints.listing import plan_of
 from tl_lifehist.checkpoints.on_disk import FolderSource
 from tl_lifehist.checkpoints.on_hub import HubSource
 from tl_lifehist.checkpoints.pocket import check_pocket, pocket_path
+from tl_lifehist.checkpoints.shape import ModelShape
 from tl_lifehist.checkpoints.sources import LoaderSource, ModelsSource, Source
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
@@ -25,7 +27,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class CheckpointSeries(Mapping[int, HookedModel]):
+# A type checker at run time looks into a Mapping[int, HookedModel], and to look into this one is to load a model.
+_Models = Mapping[int, HookedModel] if TYPE_CHECKING else Mapping
+
+
+class CheckpointSeries(_Models):
     """The checkpoints of one training run, by step, ascending.
 
     `series[step]` loads the model anew on every call and keeps nothing, so a walk over a hundred checkpoints holds one
@@ -175,6 +181,15 @@ class CheckpointSeries(Mapping[int, HookedModel]):
     def tokenizer(self) -> Any:
         """The tokenizer the checkpoints were trained with, or None where none is known. Loaded when first asked for."""
         return self._source.tokenizer
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """Blocks, width, vocabulary and parameters of the models: `.n_layers`, `.d_model`, `.d_vocab`, `.n_parameters`.
+
+        Read from the last step's configuration, so no weights are fetched or loaded; models in memory and those of a
+        user's own loader tell it themselves.
+        """
+        return self._source.shape(self._steps[-1])
 
     @property
     def is_portable(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from tl_lifehist.checkpoints import hub
 from tl_lifehist.checkpoints.boot import LoadOptions, load_tokenizer
 from tl_lifehist.checkpoints.cache import Size
+from tl_lifehist.checkpoints.shape import ModelShape, shape_of_model
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 
@@ -28,6 +29,10 @@ class Source(ABC):
     @abstractmethod
     def load(self, step: int) -> HookedModel:
         """The model of a step that is there."""
+
+    def shape(self, step: int) -> ModelShape:
+        """How large the step's model is; without its weights where there is a configuration."""
+        return shape_of_model(self.load(step))
 
     def place(self, step: int) -> str:
         """Where the step lies: a branch, a folder, a file; empty for models that lie nowhere."""
