@@ -10,12 +10,12 @@ from tl_lifehist.sufficiency.study import SufficiencyStudy, default_steps, sprea
 from tl_lifehist.tokens import TokenSet
 
 STEPS = (0, 32, 128, 512, 2048, 4096)
-ROWS, POSITIONS, SCORED, DRAWS = 70_000, 24_000, 2_000, 19
+ROWS, POSITIONS, SCORED, DRAWS = 50_000, 20_000, 2_000, 19
 
 MASK_STEPS = (0, 512, 4096)
 MASK_LAYERS = (1, 3)
-SEQUENCES = {"train": 96, "calibration": 64, "test": 32}
-COMPONENTS, DESCENT, BATCH, TRANSLATOR, SWEEP, RANDOM = 32, 200, 2, 150, (0.01, 1.0), 5
+SEQUENCES = {"train": 64, "calibration": 32, "test": 16}
+COMPONENTS, DESCENT, BATCH, TRANSLATOR, SWEEP, RANDOM = 24, 120, 2, 100, (0.01, 1.0), 3
 
 
 def life_history_demo(*, full: bool, seed: int) -> LifeHistoryStudy:

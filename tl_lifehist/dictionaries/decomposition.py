@@ -29,7 +29,7 @@ N_CODES = 4096  # rows whose codes are kept for resampling
 _FORMAT = "tl_lifehist.decomposition.1"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decomposition:
     """A dictionary fitted to activations, with its reference (formula 1 of the sufficiency methods): H~ = b + U V.
 
@@ -69,6 +69,12 @@ class Decomposition:
     seed: int
     offset: str
     ridge: float = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"Decomposition({self.method!r}: {len(self.W_dec)} components of width {self.W_dec.shape[1]}, "
+            f"{self.explained_variance:.1%} of the variance of {self.n_rows:,} rows, converged={self.converged})"
+        )
 
     @torch.no_grad()
     def encode(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch component"]:

@@ -109,7 +109,7 @@ def _reduced(reduced: object) -> str:
     if not isinstance(reduced, Mapping):
         return "<p>This run does not record what was reduced.</p>"
     if not reduced:
-        return "<p>Nothing was reduced in this run.</p>"
+        return "<p>This run declares nothing as reduced; its settings stand at the end of the page.</p>"
     items = "".join(f"<li>{escape(name)}: {escape(text_of(value))}</li>" for name, value in reduced.items())
     return f"<p><strong>Reduced in this run.</strong> Its numbers depend on it.</p><ul>{items}</ul>"
 

@@ -11,6 +11,7 @@ from tl_lifehist.metrics import exceedance_p, interval
 
 COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict", "note"]
 LEVEL, LEAST_UNITS, N_FLIPS = 0.05, 5, 2000  # ours; below five units no sign test can reach the level
+LEAST_EFFECT = 0.01  # of the larger mean (ours)
 UNIT = ["step", "hook_name"]  # methods read the same activations, so they are averaged first
 RIVALS = {
     "random": "random masks of equal soft mass",
@@ -19,6 +20,7 @@ RIVALS = {
     "fisher_diagonal": "the top components by curvature at equal soft mass",
 }
 
+AGAINST = {"checkpoint": "step", "depth": "layer"}
 WORDS = {"relative_kl": "relative KL", "soft_mass": "soft mass"}
 
 Row = dict[str, Any]
@@ -38,7 +40,7 @@ def make_claims(tables: dict[str, pd.DataFrame], seed: int) -> pd.DataFrame:
             rows += _transfer(str(site), at["transfer"], seed)
         rows += _anisotropy(str(site), at["anisotropy"], seed)
         rows += _stability(str(site), at["stability"], seed)
-    rows += _trajectories(tables["trajectories"])
+    rows += _trajectories(tables["trajectories"], evaluation)
     if "carriers" in tables:
         rows += _carriers(tables["carriers"])
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -60,7 +62,11 @@ def paired(claim: str, observed: pd.Series, null: pd.Series, *, less: bool, seed
     low, high = interval(row["null"] + flipped)
     rounding = 1e-9 * float(np.abs(gap).mean())  # the same signs may sum to another last bit
     p = exceedance_p((-gap.mean() if less else gap.mean()) - rounding, -flipped if less else flipped)
-    return row | {"low": low, "high": high, "p": p, "verdict": "beyond" if p <= LEVEL else "within", "note": ""}
+    # units that all differ in the fourth digit pass a sign test and mean nothing
+    small = abs(gap.mean()) < LEAST_EFFECT * max(abs(row["null"]), abs(row["observed"]))
+    note = f"the difference is below {LEAST_EFFECT:.0%}, too small to count" if small and p <= LEVEL else ""
+    verdict = "beyond" if p <= LEVEL and not small else "within"
+    return row | {"low": low, "high": high, "p": p, "verdict": verdict, "note": note}
 
 
 def _downstream(site: str, masks: dict[str, pd.DataFrame], at: dict[str, pd.DataFrame], seed: int) -> list[Row]:
@@ -131,12 +137,16 @@ def _stability(site: str, table: pd.DataFrame, seed: int) -> list[Row]:
     return [paired(name, means["overlap"], means["overlap_null"], less=False, seed=seed)]
 
 
-def _trajectories(table: pd.DataFrame) -> list[Row]:
+def _trajectories(table: pd.DataFrame, evaluation: pd.DataFrame) -> list[Row]:
     """What formula 17 is asked of: relative KL and soft mass of the downstream mask, beside the empty mask."""
     rows = []
     chosen = table[(table["mask"] == "downstream") & table["quantity"].isin(list(WORDS))]
     for line in chosen.itertuples(index=False):
-        known = np.isfinite(line.pooled) and np.isfinite(line.p)
+        units = evaluation.loc[evaluation["site"] == line.site, AGAINST[line.against]].nunique()
+        known = np.isfinite(line.pooled) and np.isfinite(line.p) and units >= LEAST_UNITS
+        note = "limits: the correlation's own 95 %; never beyond where the empty mask or the entropy shows the same"
+        if units < LEAST_UNITS:
+            note = f"{units} of them have too few orders for a p of {LEVEL}"
         rows.append(
             {
                 "claim": f"{line.site}: {WORDS[line.quantity]} of downstream masks changes with {line.against} "
@@ -148,7 +158,7 @@ def _trajectories(table: pd.DataFrame) -> list[Row]:
                 "p": line.p,
                 "n": line.n_cells,
                 "verdict": ("beyond" if line.claimed else "within") if known else "not testable",
-                "note": "limits: the correlation's own 95 %; never beyond where the empty mask shows the same",
+                "note": note,
             }
         )
     return rows

@@ -36,7 +36,7 @@ class MaskEvaluation:
         soft_mass: mean gate.
         nmse: squared error of the masked rows over their squared distance from the train mean.
         kl: mean KL(clean || masked) of the model's predictions, nats.
-        kl_interval: its 95 % interval over documents.
+        kl_interval: its 95 % interval over documents; NaN for a single one.
         relative_kl: `kl` over the mean entropy of the clean predictions.
         lost_fraction: `kl` over that of mean ablation at the same site. The empty mask scores 1, except where its codes
             are not centred or the error is kept: then it is no mean ablation.
@@ -140,7 +140,7 @@ def evaluate_mask(
 def evaluate_masks(
     model: HookedModel,
     dictionary: Dictionary,
-    masks: Mapping[Any, Float[Tensor, " component"]],
+    masks: Mapping[Any, Any],
     tokens: TokenSet,
     *,
     hook_name: str,
@@ -160,10 +160,11 @@ def evaluate_masks(
         raise InputError("No position is scored: the token set needs labels at valid positions.")
     require_counts(batch_size=batch_size)
     basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
-    for gates in masks.values():
-        require_gates(gates, len(basis.directions))
+    given = [torch.as_tensor(gates) for gates in masks.values()]
+    for one in given:
+        require_gates(one, len(basis.directions))
     none = torch.zeros_like(basis.code_mean)
-    gates = [none, none + 1, *(g.to(none) for g in masks.values())]
+    gates = [none, none + 1, *(one.detach().to(none) for one in given)]
     mean = reference_of(hook_name, dictionary, None, "lost_fraction").x_mean.to(none)
     scores = InjectedScores(Tail(model, hook_name), mean)
     read = ReaderScores()
@@ -223,7 +224,7 @@ def evaluation_of(
         soft_mass=soft_mass(gates),
         nmse=scores.nmse(version),
         kl=mean_kl,
-        kl_interval=bootstrap_mean(kl, documents, seed=seed),
+        kl_interval=bootstrap_mean(kl, documents, seed=seed) if len(np.unique(documents)) > 1 else (NAN, NAN),
         relative_kl=over(mean_kl, scores.entropy),
         lost_fraction=over(mean_kl, float(scores.kl(-1).mean())),
         accuracy_drop=100 * float(lost.mean()),

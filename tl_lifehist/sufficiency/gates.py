@@ -30,7 +30,7 @@ def soft_mass(gates: Float[Tensor, " component"]) -> float:
     return float(gates.double().mean())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SoftMask:
     """A calibrated mask.
 
@@ -63,6 +63,12 @@ class SoftMask:
     def soft_mass(self) -> float:
         """Mean gate (formula 4)."""
         return soft_mass(self.gates)
+
+    def __repr__(self) -> str:
+        return (
+            f"SoftMask({self.target!r} at {self.hook_name!r}: {len(self.gates)} gates, soft mass {self.soft_mass:.4f}, "
+            f"penalty {self.penalty:g}, seed {self.seed})"
+        )
 
     def fwd_hooks(self, valid: Valid | None = None) -> list[Hook]:
         """Hooks for `model.hooks(fwd_hooks=...)`; `valid` as in `FeatureAblation.fwd_hooks`."""
