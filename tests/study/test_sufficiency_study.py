@@ -225,7 +225,7 @@ def test_the_folder_says_what_it_holds(finished):
         ({"methods": ("pca",)}, "methods"),
         ({"targets": ()}, "targets"),
         ({"steps": 0}, "steps=0"),
-        ({"seeds": ()}, "at least one seed"),
+        ({"seeds": ()}, "name at least one, each once"),
         ({"mass_price": 0.0}, "above 0"),
         ({"leave_out_massive": 0.7}, "leave_out_massive"),
         ({"hook_names": ("blocks.1.hook_mlp_out",) * 2}, "each only once"),

@@ -199,7 +199,7 @@ def test_bad_input(pocket_model, pocket_tokens):
         target = Downstream(relative_to)
         return calibrate_mask(pocket_model, dictionary, pocket_tokens[:2], target, hook_name=name, **knobs)
 
-    with pytest.raises(lh.InputError, match="at least one step"):
+    with pytest.raises(lh.InputError, match="steps=0 must be at least 1"):
         run(steps=0)
     with pytest.raises(lh.InputError, match="negative"):
         run(penalty=-1.0)
