@@ -65,11 +65,6 @@ class Entry:
         return self.last[self.batch.scored.to(self.last.device)]
 
     @property
-    def row_sequence(self) -> Int[Tensor, " row"]:
-        """Which sequence each row of `acts` belongs to."""
-        return self.batch.valid.nonzero()[:, 0]
-
-    @property
     def scored_sequence(self) -> Int[Tensor, " scored"]:
         """Which sequence each row of `final` belongs to."""
         return self.batch.scored.nonzero()[:, 0]

@@ -55,9 +55,8 @@ class Geometry:
     fisher: GateFisher
     cost: GateFisher  # with the dictionary's error as one more component: what a mask costs beside the clean model
     fixed_fisher: GateFisher
-    ranking: dict[
-        str, Tensor
-    ]  # what masks of equal soft mass are ranked by, from the calibration text: no test is seen
+    # what masks of equal soft mass are ranked by, from the calibration text: no test is seen
+    ranking: dict[str, Tensor]
 
 
 def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
