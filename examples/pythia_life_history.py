@@ -33,7 +33,7 @@ def main() -> None:
         "--model", default="pocket", help='"pocket", or a hub repository such as EleutherAI/pythia-160m'
     )
     parser.add_argument(
-        "--texts", type=Path, help=".jsonl with a text field, or .txt; the pocket suite's own by default"
+        "--texts", type=Path, help='.jsonl with a text field, or .txt; needed for every model but "pocket"'
     )
     parser.add_argument("--steps", type=int, nargs="+", help="checkpoints; the paper's seven by default")
     parser.add_argument("--dry-run", action="store_true", help="say what it takes, and stop")

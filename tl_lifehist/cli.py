@@ -16,6 +16,7 @@ from tl_lifehist.console import (
     run_study,
     say_plan,
     say_report,
+    three_sizes,
     words,
 )
 
@@ -39,11 +40,20 @@ Texts = Annotated[
     Path | None,
     typer.Option(
         help=(
-            "Text: a .txt file (documents parted by blank lines) or .jsonl with a text field. The pocket suite's own "
-            "text by default."
+            'Text: a .txt file (documents parted by blank lines) or .jsonl with a text field; "pocket" is the pocket '
+            "suite's own, its default."
         )
     ),
 ]
+Stage = Annotated[int | None, typer.Option(help="Training stage of several; the earliest by default.")]
+Ingredient = Annotated[int | None, typer.Option(help="Which run of a stage that has several (OLMo 2).")]
+Subfolder = Annotated[
+    str | None, typer.Option(help='How checkpoints look whose names do not say so: "runs/{step}/hf".')
+]
+ConfigFrom = Annotated[
+    str | None, typer.Option(help="Folder or repository with the configuration that checkpoints lack.")
+]
+Drop = Annotated[bool, typer.Option("--drop", help="Drop each hub checkpoint from the cache once it is loaded.")]
 
 
 @app.command()
@@ -82,6 +92,11 @@ def life_history(
     init: Annotated[str, typer.Option(help='"shared", "independent" or "previous".')] = "shared",
     draws: Annotated[int, typer.Option(help="Control sets of each kind.")] = 100,
     load_tokens: Annotated[int, typer.Option(help="Positions on which ablations are scored.")] = 16_384,
+    stage: Stage = None,
+    ingredient: Ingredient = None,
+    subfolder: Subfolder = None,
+    config_from: ConfigFrom = None,
+    drop: Drop = False,
     allow_duplicates: Duplicates = False,
     workers: Workers = 2,
     seed: Seed = 0,
@@ -92,7 +107,15 @@ def life_history(
     with clear_errors():
         import tl_lifehist as lh
 
-        series = open_series(model, numbers(steps, "--steps"))
+        series = open_series(
+            model,
+            numbers(steps, "--steps"),
+            drop=drop,
+            stage=stage,
+            ingredient=ingredient,
+            subfolder=subfolder,
+            config_from=config_from,
+        )
         blocks = numbers(layers, "--layers")
         hook_names = tuple(f"blocks.{i}.{site}" for i in blocks) or lh.depth_hook_names(series.shape.n_layers, site)
         train, test = open_texts(series, texts, ("train", "test"), context_size=context_size, masked=masked)
@@ -137,11 +160,20 @@ def sufficiency(
     relative_to: Annotated[str, typer.Option(help='KL relative to "entropy" or "mean_ablation".')] = "entropy",
     mask_steps: Annotated[int, typer.Option(help="Optimiser steps of a mask.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
+    translator_steps: Annotated[int, typer.Option(help="Optimiser steps of a fixed head.")] = 400,
+    sweep: Annotated[str, typer.Option(help="Further values of --mass-price, for the frontier.")] = "0.01,0.03,0.3,1",
     seeds: Annotated[int, typer.Option(help="Masks of so many seeds, for their stability.")] = 3,
+    random_masks: Annotated[int, typer.Option(help="Random masks of the same soft mass.")] = 20,
+    sequences: Annotated[str, typer.Option(help="At most, of train, calibration and test text.")] = "512,256,256",
     leave_out_massive: Annotated[float, typer.Option(help="Share of the farthest rows to leave out.")] = 0.0,
     life_history: Annotated[
         Path | None, typer.Option(help="A finished life-history run of the same series: do masks pick its carriers?")
     ] = None,
+    stage: Stage = None,
+    ingredient: Ingredient = None,
+    subfolder: Subfolder = None,
+    config_from: ConfigFrom = None,
+    drop: Drop = False,
     allow_duplicates: Duplicates = False,
     workers: Workers = 2,
     seed: Seed = 0,
@@ -153,12 +185,20 @@ def sufficiency(
         import tl_lifehist as lh
         from tl_lifehist.sufficiency.study import SPLITS, spread
 
-        series = open_series(model, numbers(steps, "--steps"))
+        series = open_series(
+            model,
+            numbers(steps, "--steps"),
+            drop=drop,
+            stage=stage,
+            ingredient=ingredient,
+            subfolder=subfolder,
+            config_from=config_from,
+        )
         if not steps:
             series = series.subset(lh.default_steps(series.steps))
         blocks = numbers(layers, "--layers") or lh.default_layers(series.shape.n_layers)
         splits = open_texts(series, texts, tuple(SPLITS), context_size=context_size, masked=masked)
-        train, calibration, test = (spread(t, n) for t, n in zip(splits, SPLITS.values(), strict=True))
+        train, calibration, test = (spread(t, n) for t, n in zip(splits, three_sizes(sequences), strict=True))
         study = lh.SufficiencyStudy(
             series,
             tuple(f"blocks.{i}.{site}" for i in blocks for site in words(sites)),
@@ -173,6 +213,9 @@ def sufficiency(
             relative_to=relative_to,
             steps=mask_steps,
             batch_size=batch_size,
+            translator_steps=translator_steps,
+            sweep=numbers(sweep, "--sweep", float),
+            n_random=random_masks,
             seeds=tuple(range(seed, seed + seeds)),
             leave_out_massive=leave_out_massive,
             life_history=life_history,
@@ -191,12 +234,19 @@ def sufficiency(
 def checkpoints(
     model: Annotated[str, typer.Argument(help='"pocket", a folder of checkpoints, or a hub repository.')],
     limit: Annotated[int, typer.Option(min=0, help="The first so many steps; 0 for all.")] = 0,
+    stage: Stage = None,
+    ingredient: Ingredient = None,
+    subfolder: Subfolder = None,
+    config_from: ConfigFrom = None,
 ) -> None:
     """List the steps of a series with their tokens, sizes and revisions. Fetches no weights."""
     with clear_errors():
         from tl_lifehist.checkpoints.listing import write_listing
 
-        write_listing(open_series(model, []), typer.echo, limit=limit)
+        series = open_series(
+            model, [], stage=stage, ingredient=ingredient, subfolder=subfolder, config_from=config_from
+        )
+        write_listing(series, typer.echo, limit=limit)
 
 
 @app.command()

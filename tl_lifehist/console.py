@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from tl_lifehist.checkpoints.series import CheckpointSeries
     from tl_lifehist.runs import Run
     from tl_lifehist.tokens import TokenSet
+
+
+Number = TypeVar("Number", int, float)
 
 
 class clear_errors:
@@ -30,14 +33,25 @@ class clear_errors:
             raise typer.Exit(2) from error
 
 
-def numbers(text: str, option: str) -> list[int]:
-    """Whole numbers parted by commas."""
+def numbers(text: str, option: str, kind: type[Number] = int) -> list[Number]:
+    """Numbers parted by commas."""
     from tl_lifehist.errors import InputError
 
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise InputError(f"{option} takes whole numbers parted by commas, not {text!r}.") from error
+        what = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{option} takes {what} parted by commas, not {text!r}.") from error
+
+
+def three_sizes(text: str) -> list[int]:
+    """Sequences of the train, calibration and test text."""
+    from tl_lifehist.errors import InputError
+
+    sizes = numbers(text, "--sequences")
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise InputError(f"--sequences takes three numbers above 0, as in 512,256,256, not {text!r}.")
+    return sizes
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -45,22 +59,31 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def open_series(model: str, steps: list[int]) -> CheckpointSeries:
-    """The pocket suite, a folder, or a hub repository."""
+def open_series(model: str, steps: list[int], *, drop: bool = False, **layout: Any) -> CheckpointSeries:
+    """The pocket suite, a folder, or a hub repository; `layout` is what `CheckpointSeries.from_hub` takes to find
+    checkpoints in it.
+    """
     from tl_lifehist.checkpoints.series import CheckpointSeries
     from tl_lifehist.errors import InputError
 
+    given = {name: value for name, value in layout.items() if value is not None}
     if model == "pocket":
+        if given:
+            raise InputError(f"The pocket suite takes no {_options(given)}: these are for a folder or a repository.")
         series = CheckpointSeries.pocket()
     elif Path(model).is_dir():
-        series = CheckpointSeries.from_directory(model)
+        series = CheckpointSeries.from_directory(model, **given)
     elif model.count("/") != 1 or model[0] in "./~":
         raise InputError(
             f"There is no folder {model!r}. A hub repository is written owner/name, for example EleutherAI/pythia-160m."
         )
     else:
-        return CheckpointSeries.from_hub(model, steps=steps or None)
+        return CheckpointSeries.from_hub(model, steps=steps or None, keep=not drop, **given)
     return series.subset(steps) if steps else series
+
+
+def _options(given: dict[str, Any]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in given)
 
 
 def open_texts(
@@ -72,7 +95,7 @@ def open_texts(
     masked: bool = False,
 ) -> tuple[TokenSet, ...]:
     """Token sets of splits that share no document: "train" and then others. Of a file, each of the others gets one
-    document in five and training the rest; without a file they are the pocket suite's own.
+    document in five and training the rest; "pocket" is the pocket suite's own text, for which no file need be named.
     """
     from tl_lifehist.checkpoints.pocket import pocket_texts
     from tl_lifehist.errors import InputError
@@ -82,8 +105,14 @@ def open_texts(
         raise InputError(
             "This series has no tokenizer: save one beside the checkpoints with tokenizer.save_pretrained."
         )
-    if path is None:
+    own = str(path) == "pocket" or (path is None and series.name == "pocket")
+    if own:
         parts = [[text for _, text in pocket_texts(split)] for split in splits]
+    elif path is None:
+        raise InputError(
+            f"{series.name} has no text of its own: name a file of its language with --texts, or the pocket suite's "
+            "English and Python with --texts pocket."
+        )
     else:
         documents = _documents(path)
         held = len(splits) - 1
@@ -92,8 +121,9 @@ def open_texts(
         parts += [documents[i::5] for i in reversed(range(held))]
     if masked:
         return tuple(TokenSet.for_masked_lm(p, series.tokenizer, context_size=context_size) for p in parts)
-    keep = path is not None
-    return tuple(TokenSet.from_texts(p, series.tokenizer, context_size=context_size, keep_partial=keep) for p in parts)
+    return tuple(
+        TokenSet.from_texts(p, series.tokenizer, context_size=context_size, keep_partial=not own) for p in parts
+    )
 
 
 def _documents(path: Path) -> list[str]:

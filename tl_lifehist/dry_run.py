@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from tl_lifehist.checkpoints.listing import readable, write_listing
 from tl_lifehist.checkpoints.shape import ModelShape
-from tl_lifehist.dictionaries.decomposition import N_CODES
+from tl_lifehist.dictionaries.decomposition import N_CODES, count_components
 from tl_lifehist.dictionaries.sae import NORM_ROWS
 from tl_lifehist.lifehistory.study import SIZES, LifeHistoryStudy
+from tl_lifehist.preflight import require_layers
 from tl_lifehist.sufficiency.study import SufficiencyStudy
 from tl_lifehist.tokens import TokenSet
 
@@ -92,15 +93,23 @@ def plan_study(study: LifeHistoryStudy | SufficiencyStudy, out: str | Path | Non
         out: the run folder, to see what of it is finished already.
 
     Raises:
-        InputError: the hub cannot be reached and a step is not in the cache.
+        InputError: the hub cannot be reached and a step is not in the cache, or the model has not that many blocks,
+            or the activations not that many components.
 
-    How it can mislead: see `StudyPlan`. Hook points and weights are not looked at, so a run may still refuse them.
+    How it can mislead: see `StudyPlan`. Weights and the names of hook points within a block are not looked at, so a
+    run may still refuse them; it does so before anything is computed.
     """
     import pandas as pd
+
+    shape = study.series.shape
+    require_layers(study.hook_names or (), shape)
 
     if isinstance(study, LifeHistoryStudy):
         work, storage = _life_history(study), _stored_life_history(study)
     else:
+        assert study.train is not None
+        for method in study.methods:
+            count_components(study.n_components, method, n_rows=study.train.n_valid, d_model=shape.d_model)
         work, storage = _sufficiency(study), _stored_sufficiency(study)
     units = None if out is None else Path(out) / "units"
     rows = []
@@ -113,7 +122,7 @@ def plan_study(study: LifeHistoryStudy | SufficiencyStudy, out: str | Path | Non
         study.series.plan(),
         pd.DataFrame(rows, columns=columns),
         pd.DataFrame(storage, columns=["what", "n", "bytes"]),
-        study.series.shape,
+        shape,
     )
 
 
@@ -219,7 +228,7 @@ def _stored_sufficiency(study: SufficiencyStudy) -> Storage:
     assert study.train is not None
     d_model, d_sample = study.series.shape.d_model, min(N_CODES, study.train.n_valid)
     cells = len(study.series) * len(study.hook_names or ())
-    k = min(100, d_model) if study.n_components is None else study.n_components
+    k = count_components(study.n_components, study.methods[0], n_rows=study.train.n_valid, d_model=d_model)
     linear = sum(method in ("svd", "ica") for method in study.methods)  # these keep an encoder
     n = len(study.methods)
     one = _FLOAT * (n * (d_model * (k + 2) + k * (d_sample + 2)) + linear * d_model * k)

@@ -21,15 +21,26 @@ def cross_entropy(logits: Float[Tensor, "row d_vocab"], labels: Int[Tensor, " ro
 
 def kl_divergence(p: Float[Tensor, "row d_vocab"], q: Float[Tensor, "row d_vocab"]) -> Float[Tensor, " row"]:
     """KL(p || q) in nats of the distributions with logits `p` and `q`, row by row, at least in float32."""
-    dtype = torch.promote_types(p.dtype, torch.float32)
-    log_p, log_q = p.to(dtype).log_softmax(-1), q.to(dtype).log_softmax(-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1).clamp_min(0)
+    log_p = log_probabilities(p)
+    return kl_of_logs(log_p.exp(), log_p, log_probabilities(q))
+
+
+def kl_of_logs(
+    p: Float[Tensor, "*#rows d_vocab"], log_p: Float[Tensor, "*#rows d_vocab"], log_q: Float[Tensor, "*#rows d_vocab"]
+) -> Float[Tensor, "*rows"]:
+    """KL(p || q) in nats from log-probabilities, for a `p` that many `q` are compared with."""
+    return torch.linalg.vecdot(p, log_p - log_q).clamp_min(0)
+
+
+def log_probabilities(logits: Float[Tensor, "row d_vocab"]) -> Float[Tensor, "row d_vocab"]:
+    """Log-softmax, at least in float32."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 def entropy(logits: Float[Tensor, "row d_vocab"]) -> Float[Tensor, " row"]:
     """Entropy in nats of the distribution with these logits, row by row, at least in float32."""
-    log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    return -(log_p.exp() * log_p).sum(-1)
+    log_p = log_probabilities(logits)
+    return -torch.linalg.vecdot(log_p.exp(), log_p)
 
 
 def nmse(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tl_lifehist.checkpoints.integrity import compare_fingerprints, fingerprint
 from tl_lifehist.checkpoints.series import CheckpointSeries
+from tl_lifehist.checkpoints.shape import ModelShape
 from tl_lifehist.errors import InputError
+from tl_lifehist.models import require_hooks
 from tl_lifehist.runs import Executor, RunFolder, Unit
 from tl_lifehist.tokens import TokenSet
 
@@ -58,17 +61,21 @@ def require_portable(series: CheckpointSeries, executor: Executor | None) -> Non
 def check_checkpoints(
     folder: RunFolder,
     series: CheckpointSeries,
+    hook_names: Sequence[str],
     compute: Callable[[str, Sequence[Unit]], None],
     *,
     allow_duplicates: bool,
 ) -> None:
-    """Fingerprint every checkpoint anew, since weights may have changed since the run began, and store what was found.
+    """Look up the hook points in every checkpoint and fingerprint it, anew at every start since weights may have
+    changed since the run began, and store what was found.
 
     Raises:
-        InputError: weights other than the run was begun with, or identical checkpoints that were not allowed.
+        InputError: an unknown hook point, weights other than the run was begun with, or identical checkpoints that
+            were not allowed.
     """
     shutil.rmtree(folder.unit("check"), ignore_errors=True)
-    compute("checking checkpoints", [Unit(f"check/step{s}", fingerprint_unit, (series, s)) for s in series.steps])
+    units = [Unit(f"check/step{step}", check_unit, (series, step, tuple(hook_names))) for step in series.steps]
+    compute("checking checkpoints", units)
     prints = {
         step: json.loads((folder.unit(f"check/step{step}") / "fingerprint.json").read_text()) for step in series.steps
     }
@@ -88,6 +95,19 @@ def check_checkpoints(
         )
 
 
-def fingerprint_unit(folder: Path, series: CheckpointSeries, step: int) -> None:
-    """Hash one checkpoint by parameter group."""
-    (folder / "fingerprint.json").write_text(json.dumps(fingerprint(series.load(step))))
+def check_unit(folder: Path, series: CheckpointSeries, step: int, hook_names: Sequence[str]) -> None:
+    """Hash one checkpoint by parameter group; refuse hook points that it does not have."""
+    model = series.load(step)
+    require_hooks(model, hook_names)
+    (folder / "fingerprint.json").write_text(json.dumps(fingerprint(model)))
+
+
+def require_layers(hook_names: Sequence[str], shape: ModelShape) -> None:
+    """Refuse hook points of blocks that a model of this shape does not have; no weights are needed for it."""
+    for name in hook_names:
+        found = re.match(r"blocks\.(\d+)\.", name)
+        if found and int(found[1]) >= shape.n_layers:
+            raise InputError(
+                f"The model has {shape.n_layers} blocks, 0 to {shape.n_layers - 1}, and no hook point {name!r}: "
+                "choose other layers."
+            )

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tl_lifehist.metrics import cross_entropy, entropy, kl_divergence
+from tl_lifehist.metrics import cross_entropy, entropy, kl_of_logs, log_probabilities
 
 Head = Callable[[Tensor], Tensor]  # [row d_model] -> logits [row d_vocab]
 
@@ -80,12 +80,12 @@ def readout_kl(
 
     def figure(rows: Tensor, part: slice) -> Tensor:
         with torch.no_grad():
-            reference = (clean_head or head)(clean[part])
+            log_p = log_probabilities((clean_head or head)(clean[part]))
+            p = log_p.exp()
         if rows.ndim == 2:
-            return kl_divergence(reference, head(rows))
-        copies = rows.shape[1]
-        logits = head(rows.flatten(0, 1))
-        return kl_divergence(reference.repeat_interleave(copies, dim=0), logits).unflatten(0, (-1, copies))
+            return kl_of_logs(p, log_p, log_probabilities(head(rows)))
+        log_q = log_probabilities(head(rows.flatten(0, 1))).unflatten(0, rows.shape[:-1])
+        return kl_of_logs(p.unsqueeze(1), log_p.unsqueeze(1), log_q)
 
     return _by_row(head, changed, figure)
 
@@ -132,13 +132,15 @@ def compare_readouts(
     found: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "correct", "cross_entropy", "kl", "changed")}
     for part in chunks(head, clean):
         reference, targets = head(clean[part]), labels[part].to(clean.device)
+        log_p = log_probabilities(reference)
+        probabilities = log_p.exp()
         found["entropy"].append(entropy(reference))
         found["correct"].append(reference.argmax(-1) == targets)
         found["cross_entropy"].append(cross_entropy(reference, targets))
         kls, hits = [], []
         for version in changed:
             logits = head(version[part])
-            kls.append(kl_divergence(reference, logits))
+            kls.append(kl_of_logs(probabilities, log_p, log_probabilities(logits)))
             hits.append(logits.argmax(-1) == targets)
         found["kl"].append(torch.stack(kls) if kls else clean.new_zeros(0, len(targets)))
         found["changed"].append(torch.stack(hits) if hits else torch.zeros(0, len(targets), dtype=torch.bool))

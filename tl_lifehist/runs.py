@@ -166,8 +166,7 @@ class RunFolder:
                 before, now = known.get("config", {}), wanted["config"]
                 differing += [f"config.{key}" for key in now if before.get(key) != now[key]]
                 differing.remove("config")
-            begun = any(p.name != "check" and not p.name.startswith(".") for p in (self.path / "units").iterdir())
-            if differing and not begun:  # a first attempt that computed nothing must not claim the folder
+            if differing and not self._begun():  # a first attempt that computed nothing must not claim the folder
                 self.write_study(wanted)
             elif differing:
                 raise InputError(
@@ -176,6 +175,12 @@ class RunFolder:
                 )
         else:
             self.write_study(wanted)
+
+    def _begun(self) -> bool:
+        """Whether any unit is finished, the checks of the checkpoints aside."""
+        units = self.path / "units"
+        held = (p.relative_to(units).parts for p in units.rglob("*") if p.is_file())
+        return any(parts[0] != "check" and not any(p.startswith(_TEMPORARY) for p in parts) for parts in held)
 
     def study(self) -> dict[str, Any]:
         """`study.json`: configuration, versions, seed, threads, fingerprints."""

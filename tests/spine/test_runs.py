@@ -67,6 +67,18 @@ def test_a_unit_that_fails_leaves_nothing_and_the_others_stay(tmp_path, executor
     assert [p.name for p in (tmp_path / "run" / "units").iterdir()] == ["a"]
 
 
+def test_a_run_that_failed_at_once_does_not_claim_its_folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.held({"study": "x"}), pytest.raises(InputError, match="in the middle"):
+        folder.run([Unit("check/a", write, ("a",)), Unit("cells/a/b", fail)], threads=1)
+    (tmp_path / "run" / "units" / "cells" / ".partial-c").mkdir()  # as a killed worker leaves it
+    (tmp_path / "run" / "units" / "cells" / ".partial-c" / "half").touch()
+    with folder.held({"study": "y"}):
+        folder.run([Unit("cells/a/b", write, ("b",))], threads=1)
+    with pytest.raises(InputError, match="another configuration"), folder.held({"study": "x"}):
+        pass
+
+
 def test_an_orphan_that_was_quicker_is_accepted(tmp_path):
     def race(folder: Path) -> None:
         final = folder.parent / "a"

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tl_lifehist.cli import app
-from tl_lifehist.console import _documents
+from tl_lifehist.console import _documents, open_series, open_texts
 from tl_lifehist.errors import InputError
 
 RUNNER = CliRunner()
@@ -64,6 +66,50 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, saelens, arguments: li
     assert shown.exit_code == 2
     assert message in shown.output.replace("\n", " ")
     assert "Traceback" not in shown.output
+
+
+def test_a_mistake_in_the_hook_point_does_not_claim_the_folder(tmp_path):
+    where = ["--steps", "512,4096", "--layers", "1", "--out", str(tmp_path / "run"), "--workers", "0", "--quiet"]
+    wrong = RUNNER.invoke(app, ["life-history", "--site", "hook_mlp_outt", *where])
+    assert wrong.exit_code == 2
+    assert "the nearest names are: blocks.1.hook_mlp_out" in wrong.output
+    small = "--methods svd --targets reconstruction --components 4 --mask-steps 2 --seeds 1 --sequences 8,4,4"
+    right = RUNNER.invoke(app, ["sufficiency", *small.split(), "--translator-steps", "1", *where])
+    assert right.exit_code == 0, right.output
+
+
+def test_a_series_without_text_of_its_own_needs_a_file(tmp_path):
+    from tl_lifehist.checkpoints.pocket import pocket_path, pocket_tokenizer
+
+    for step in (0, 4096):
+        shutil.copytree(pocket_path() / f"step{step}", tmp_path / "series" / f"step{step}")
+    pocket_tokenizer().save_pretrained(tmp_path / "series")
+    series = open_series(str(tmp_path / "series"), [])
+    with pytest.raises(InputError, match=r"no text of its own: name a file of its language with --texts"):
+        open_texts(series, None, ("train", "test"), context_size=128)
+    train, test = open_texts(series, Path("pocket"), ("train", "test"), context_size=128)
+    own = open_texts(open_series("pocket", []), None, ("train", "test"), context_size=128)
+    assert [len(train), len(test)] == [len(tokens) for tokens in own]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sequences", "8,4"], "--sequences takes three numbers above 0"),
+        (["--sweep", "a"], "--sweep takes numbers parted by commas"),
+        (["--stage", "2"], "The pocket suite takes no --stage"),
+        (["--config-from", "x/y"], "The pocket suite takes no --config-from"),
+    ],
+)
+def test_mistakes_in_sizes_and_layout_are_named(tmp_path, arguments: list[str], message: str):
+    shown = RUNNER.invoke(app, ["sufficiency", "--out", str(tmp_path / "run"), "--dry-run", *arguments])
+    assert shown.exit_code == 2
+    assert message in shown.output
+
+
+def test_the_package_itself_is_the_command():
+    shown = subprocess.run([sys.executable, "-m", "tl_lifehist", "--help"], capture_output=True, text=True)
+    assert "Usage: tl-lifehist" in shown.stdout
 
 
 GOOD = b'{"text": "a document"}\n'

@@ -91,6 +91,20 @@ def test_nothing_is_loaded_and_nothing_written(tmp_path, monkeypatch, command):
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("life-history", ["--layers", "4"], "4 blocks, 0 to 3, and no hook point 'blocks.4.hook_resid_post'"),
+        ("sufficiency", ["--layers", "1,7"], "4 blocks, 0 to 3, and no hook point 'blocks.7.hook_mlp_out'"),
+        ("sufficiency", ["--components", "97"], "use at most 96"),
+    ],
+)
+def test_what_the_model_cannot_give_is_said_before(tmp_path, command, arguments, message):
+    shown = RUNNER.invoke(app, [command, *arguments, "--out", str(tmp_path / "run"), "--dry-run"])
+    assert shown.exit_code == 2
+    assert message in shown.output
+
+
 @pytest.mark.parametrize("family", ["GPT-NeoX", "GPT-2", "EuroBERT", "ModernBERT"])
 def test_of_the_hub_no_weights_are_fetched(tmp_path, masked_words, family):
     branches = {"main": tmp_path / "b"} if family == "ModernBERT" else {f"step{s}": tmp_path / f"b{s}" for s in (0, 9)}
@@ -109,7 +123,7 @@ def test_of_the_hub_no_weights_are_fetched(tmp_path, masked_words, family):
         assert (shape.n_layers, shape.d_model, shape.d_vocab) == (3, 32, 64)
         shown = RUNNER.invoke(
             app,
-            ["sufficiency", "--model", repo, "--masked", "--context-size", "20", "--dry-run"],
+            ["sufficiency", "--model", repo, "--texts", "pocket", "--masked", "--context-size", "20", "--dry-run"],
             catch_exceptions=False,
         )
         assert shown.exit_code == 0, shown.output

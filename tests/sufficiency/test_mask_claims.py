@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from report.plausible_masks import plausible_mask_tables
 
-from tl_lifehist.sufficiency.claims import paired
+from tl_lifehist.sufficiency.calibration import gates_can_close
+from tl_lifehist.sufficiency.claims import make_claims, paired
 
 
 def series(values):
@@ -50,3 +52,19 @@ def test_it_rejects_as_often_as_it_says():
         paired("x", series(rng.normal(size=8)), series(rng.normal(size=8)), less=True, seed=i)["p"] for i in range(200)
     ]
     assert 0.01 < np.mean(np.array(p) <= 0.05) < 0.1
+
+
+def test_masks_that_had_no_time_to_close_claim_nothing():
+    """At the start alpha is 2 and Adam moves it by at most 0.05 a step, less towards the end."""
+    assert not gates_can_close(45)
+    assert gates_can_close(46)
+    tables = plausible_mask_tables()
+    long, short = (make_claims(tables, 0, steps=steps).set_index("claim") for steps in (1000, 20))
+    assert list(long.index) == list(short.index)
+    of_masks = long.index.str.contains("masks")
+    assert (long.loc[of_masks, "verdict"] == "beyond").any()
+    assert (short.loc[of_masks, "verdict"] == "not testable").all()
+    assert short.loc[of_masks, "note"].str.contains("20 steps").all()
+    other = [name for name in long.index if "masks" not in name]
+    assert len(other) == 4
+    assert list(short.loc[other, "verdict"]) == list(long.loc[other, "verdict"])

@@ -190,7 +190,9 @@ def decompose(
     found = moments(
         rows, n_sample=N_CODES if method in ("svd", "ica") else 2 * N_CODES, seed=seed, exact=method == "ica"
     )
-    k = _n_components(n_components, method, found)
+    if found.variance <= 0:
+        raise InputError("The activations are constant, so there is nothing to decompose: choose another hook point.")
+    k = count_components(n_components, method, n_rows=found.n_rows, d_model=len(found.mean))
     iteration = {"seed": seed, "max_iter": max_iter, "tol": tol}
     options: Any = {name: value for name, value in iteration.items() if value is not None}
     if method == "svd":
@@ -205,8 +207,8 @@ def decompose(
     return _with_reference(fit, rows, found, method=method, seed=seed, offset=base)
 
 
-def _n_components(wanted: int | None, method: str, found: Moments) -> int:
-    d_model = len(found.mean)
+def count_components(wanted: int | None, method: str, *, n_rows: int, d_model: int) -> int:
+    """How many components a dictionary gets; refuses what the method or the rows cannot give."""
     k = min(N_COMPONENTS, d_model) if wanted is None else wanted
     if k < 1:
         raise InputError(f"n_components={k}: ask for at least one component.")
@@ -214,10 +216,8 @@ def _n_components(wanted: int | None, method: str, found: Moments) -> int:
         raise InputError(
             f'Activations of width {d_model} have no {k} components under "{method}": use at most {d_model}.'
         )
-    if found.n_rows < k:
-        raise InputError(f"{found.n_rows} rows are fewer than {k} components: pass more rows or set n_components.")
-    if found.variance <= 0:
-        raise InputError("The activations are constant, so there is nothing to decompose: choose another hook point.")
+    if n_rows < k:
+        raise InputError(f"{n_rows} rows are fewer than {k} components: pass more rows or set n_components.")
     return k
 
 

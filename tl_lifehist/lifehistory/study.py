@@ -176,7 +176,7 @@ class LifeHistoryStudy:
                 folder.run(units, threads=threads, executor=executor, title=title, progress=progress)
 
             steps = self.series.steps
-            check_checkpoints(folder, self.series, compute, allow_duplicates=self.allow_duplicates)
+            check_checkpoints(folder, self.series, self.hook_names, compute, allow_duplicates=self.allow_duplicates)
             if self.init == "previous":  # each unit starts from the one before
                 for step in steps:
                     compute(f"training SAEs, step {step}", [self._training(root, step, "base")])

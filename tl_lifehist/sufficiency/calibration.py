@@ -91,7 +91,7 @@ def calibrate_mask(
             negative penalty, a model in training mode, an unknown hook point, a reference near 0.
 
     How it can mislead: a small mask can be an easy site and not a sufficient set; `evaluate_mask` puts the empty and
-    the full mask beside it.
+    the full mask beside it. In fewer than 46 steps no gate can close, and the mask says nothing.
     """
     task = MaskTask(dictionary, target, penalty, seed, center_codes, keep_error)
     return calibrate_masks(
@@ -137,6 +137,14 @@ def calibrate_masks(
     with frozen(model):
         objectives = [task.target.objective(clean, basis) for task, basis in zip(tasks, bases, strict=True)]
     return _descend(model, tasks, objectives, bases, len(tokens), hook_name, steps, batch_size, learning_rate, progress)
+
+
+def gates_can_close(steps: int, learning_rate: float = LEARNING_RATE) -> bool:
+    """Whether so many Adam steps, each of at most the learning rate, reach from a gate's start to one half.
+
+    In fewer (46 at the default rate) no gate can close whatever the loss says, and every mask is near gates of 1.
+    """
+    return learning_rate * steps * (1 + SETTLED) / 2 >= START
 
 
 def _check(tasks: Sequence[MaskTask], tokens: TokenSet, learning_rate: float) -> None:

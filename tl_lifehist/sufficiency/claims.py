@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.metrics import exceedance_p, interval
+from tl_lifehist.sufficiency.calibration import gates_can_close
 
 COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict", "note"]
 LEVEL, LEAST_UNITS, N_FLIPS = 0.05, 5, 2000  # ours; below five units no sign test can reach the level
@@ -26,24 +27,28 @@ WORDS = {"relative_kl": "relative KL", "soft_mass": "soft mass"}
 Row = dict[str, Any]
 
 
-def make_claims(tables: dict[str, pd.DataFrame], seed: int) -> pd.DataFrame:
+def make_claims(tables: dict[str, pd.DataFrame], seed: int, *, steps: int) -> pd.DataFrame:
     """One row a claim and site: claim, observed, null, low, high (the central 95 % of the null), p (one-sided), n
-    (units: checkpoint and hook point; methods averaged), verdict.
+    (units: checkpoint and hook point; methods averaged), verdict. No claim on a mask is made after fewer `steps` than
+    a gate needs to close.
     """
-    evaluation, rows = tables["evaluation"], []
+    evaluation, of_masks, rows = tables["evaluation"], [], []
     for site, here in evaluation.groupby("site", sort=False):
         at = {name: table[table["site"] == site] for name, table in tables.items() if "site" in table}
         masks = {str(mask): part.groupby(UNIT).mean(numeric_only=True) for mask, part in here.groupby("mask")}
         if "downstream" in masks:
-            rows += _downstream(str(site), masks, at, seed)
+            of_masks += _downstream(str(site), masks, at, seed)
         if "transfer" in tables:
             rows += _transfer(str(site), at["transfer"], seed)
         rows += _anisotropy(str(site), at["anisotropy"], seed)
-        rows += _stability(str(site), at["stability"], seed)
-    rows += _trajectories(tables["trajectories"], evaluation)
+        of_masks += _stability(str(site), at["stability"], seed)
+    of_masks += _trajectories(tables["trajectories"], evaluation)
     if "carriers" in tables:
-        rows += _carriers(tables["carriers"])
-    return pd.DataFrame(rows, columns=COLUMNS)
+        of_masks += _carriers(tables["carriers"])
+    if not gates_can_close(steps):
+        note = f"in {steps} steps no gate can close: the masks are still near their start"
+        of_masks = [row | {"verdict": "not testable", "note": note} for row in of_masks]
+    return pd.DataFrame(of_masks + rows, columns=COLUMNS)
 
 
 def paired(claim: str, observed: pd.Series, null: pd.Series, *, less: bool, seed: int) -> Row:

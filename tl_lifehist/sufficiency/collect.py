@@ -34,7 +34,7 @@ def collect(folder: RunFolder, study: SufficiencyStudy) -> None:
     if study.life_history is not None:
         tables["carriers"] = _carriers(folder)
     tables["published"] = published_table(tables)
-    claims = make_claims(tables, study.seed)
+    claims = make_claims(tables, study.seed, steps=study.steps)
     for name, table in tables.items():
         if len(table.columns):
             folder.write_table(name, table)

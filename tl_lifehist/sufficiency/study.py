@@ -199,7 +199,9 @@ class SufficiencyStudy:
             def compute(title: str, units: Sequence[Unit]) -> None:
                 folder.run(units, threads=threads, executor=executor, title=title, progress=progress)
 
-            check_checkpoints(folder, self.series, compute, allow_duplicates=self.allow_duplicates)
+            check_checkpoints(
+                folder, self.series, self.hook_names or (), compute, allow_duplicates=self.allow_duplicates
+            )
             compute("masks", self.units())
             collect(folder, self)
         from tl_lifehist.report.page import write_report

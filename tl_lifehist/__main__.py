@@ -1,0 +1,5 @@
+"""`python -m tl_lifehist` is the command `tl-lifehist`."""
+
+from tl_lifehist.cli import app
+
+app(prog_name="tl-lifehist")
