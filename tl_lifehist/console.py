@@ -142,7 +142,7 @@ def _documents(path: Path) -> list[str]:
     else:
         documents = [part for part in text.split("\n\n") if part.strip()]
     if len(documents) < 5:
-        raise InputError(f"{path} holds {len(documents)} documents: at least 5 are needed to part the splits.")
+        raise InputError(f"{path} holds {len(documents)} of the 5 documents that are needed to part the splits.")
     return documents
 
 

@@ -20,7 +20,7 @@ from tl_lifehist.errors import InputError
 NO_LABEL = -100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TokenSet:
     """Token ids with the positions to analyse and the targets to score.
 
@@ -57,6 +57,10 @@ class TokenSet:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        n_sequences, n_positions = self.ids.shape
+        return f"TokenSet({n_sequences} x {n_positions} positions: {self.n_valid} valid, {self.n_scored} scored)"
 
     def __getitem__(self, rows: slice | Sequence[int] | Tensor | np.ndarray) -> TokenSet:
         """The sequences `rows`, as a TokenSet of their own."""

@@ -126,7 +126,7 @@ GOOD = b'{"text": "a document"}\n'
         ("texts.jsonl", b"a plain line\n", "line 1: this is not JSON"),
         ("texts.jsonl", b'{"text": "caf\xe9"}\n', "is not UTF-8 (byte 13)"),
         ("texts.txt", "café\n\n".encode("latin-1") * 6, "is not UTF-8 (byte 3)"),
-        ("texts.jsonl", GOOD * 4, "holds 4 documents"),
+        ("texts.jsonl", GOOD * 4, "holds 4 of the 5 documents"),
     ],
 )
 def test_bad_text_files_are_named_in_one_sentence(tmp_path, name: str, content: bytes, message: str):

@@ -283,3 +283,27 @@ def test_from_the_command_line(tmp_path):
     bad = CliRunner().invoke(app, ["sufficiency", "--methods", "pca", "--out", str(tmp_path / "x"), "--workers", "0"])
     assert bad.exit_code == 2
     assert "Traceback" not in bad.output
+
+
+def test_a_target_without_a_reference_is_counted_and_the_others_go_on(tmp_path, pocket_series):
+    """Predictions that no activation changes: mean ablation costs 0, so nothing can be relative to it (formula 9)."""
+    models = {step: pocket_series.load(step) for step in (512, 4096)}
+    for model in models.values():
+        silent = [p for name, p in model.named_parameters() if "final_layer_norm" in name or "ln_final" in name]
+        assert silent
+        for parameter in silent:
+            parameter.zero_()
+    study = small_masks(
+        series=lh.CheckpointSeries.from_models(models), hook_names=HOOKS[1:], relative_to="mean_ablation"
+    )
+    run = study.run(tmp_path / "run")
+    scored = run.table("evaluation").groupby("mask")
+    assert set(scored.groups) == {"empty", "full", *study.targets}
+    for target in ("fixed_head", "downstream"):
+        assert scored.get_group(target)[["soft_mass", "lost_fraction"]].isna().all(axis=None)
+    for target in ("reconstruction", "transfer"):
+        assert scored.get_group(target)["soft_mass"].between(0, 1).all()
+    assert scored.get_group("full")["lost_fraction"].isna().all()
+    about_masks = run.claims[run.claims["claim"].str.contains("downstream masks")]
+    assert (about_masks["verdict"] == "not testable").all()
+    assert (run.path / "report.html").exists()

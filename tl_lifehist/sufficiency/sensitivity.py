@@ -17,7 +17,7 @@ from tl_lifehist.sufficiency.nulls import as_gates
 from tl_lifehist.tokens import TokenSet
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GateScores:
     """Formula 14 of the sufficiency methods, with the gradients it is made of.
 
@@ -35,6 +35,10 @@ class GateScores:
     gradients: Float[Tensor, "sequence component"]
     hook_name: str
     by: str = "sequence"
+
+    def __repr__(self) -> str:
+        n_sequences, n_components = self.gradients.shape
+        return f"GateScores(at {self.hook_name!r}: {n_components} components, {n_sequences} {self.by}s)"
 
     @property
     def n_sequences(self) -> int:

@@ -34,7 +34,8 @@ class SufficiencyStudy:
         calibration: other text, that masks are calibrated on.
         test: a third one, that everything is measured on.
         methods: of "svd", "ica", "nmf", "semi_nmf".
-        targets: of "reconstruction", "fixed_head", "downstream", "transfer".
+        targets: of "reconstruction", "fixed_head", "downstream", "transfer". Every mask is scored under every metric,
+            so fixed heads and alignments are fitted whichever targets are chosen.
         n_components: of each dictionary; the smaller of 100 and the width by default (ours).
         mass_price: lambda times the number of components (ours: 0.1, which is 1e-3 at 100 components).
         relative_to: of the losses of "fixed_head" and "downstream": "entropy", "mean_ablation" or "nats".

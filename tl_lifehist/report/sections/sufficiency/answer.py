@@ -21,7 +21,7 @@ from tl_lifehist.report.figures.frontier import SUFFICIENT
 from tl_lifehist.report.figures.masks import METRICS
 from tl_lifehist.report.markup import details, number, percent, table
 from tl_lifehist.report.sections.base import Content, Section
-from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, middle
+from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, middle, variance_held
 from tl_lifehist.report.tables import RunTables
 
 HARDLY = 0.8  # ours: a mask whose KL is above this share of its null's hardly beats it
@@ -35,7 +35,12 @@ def answer(run: RunTables) -> Content:
     rows = {site: mask_rows(evaluation, nulls, site) for site in sites}
     points = [_site(site, rows[site], beside_nulls(evaluation, nulls, site)) for site in sites]
     tables = "".join(
-        details(f"Medians and quartiles at {code(site)}", _table(rows[site]), opened=True) for site in sites
+        details(
+            f"Medians and quartiles at {code(site)}",
+            _table(rows[site]) + f"<p><small>NMSE:{variance_held(run, site)}</small></p>",
+            opened=True,
+        )
+        for site in sites
     )
     scored = first_seed(evaluation, "mask")
     lacking = scored[scored["lost_fraction"].isna() | scored["relative_kl"].isna()]
@@ -146,11 +151,14 @@ def matrix(run: RunTables) -> Content:
         own = here[here["site"] == site]
         medians = own[~own["mask"].isin(["full", "empty"])].groupby("mask")[list(METRICS)].median()
         best = [
-            f"{METRICS[metric].replace('<br>', ' ')}: {label(medians[metric].idxmin())} {number(medians[metric].min())}"
+            f"{METRICS[metric].replace('<br>', ' ')}: {_least(medians[metric])}"
             for metric in METRICS
             if medians[metric].notna().any()
         ]
-        points.append(f"<strong>{code(site)}</strong>, least of the fitted masks: {'; '.join(best) or 'no values'}.")
+        points.append(
+            f"<strong>{code(site)}</strong>, least of the fitted masks: {'; '.join(best) or 'no values'}."
+            f"{variance_held(run, site)}"
+        )
     return Content(
         text="A mask that was fitted to one target, scored under all. Rows are masks (their soft mass below their "
         "name), columns metrics.",
@@ -164,6 +172,13 @@ def matrix(run: RunTables) -> Content:
         "look at the frontier for the rest.",
         figures=by_site("matrix", here, lambda site: figures.cross_evaluation(evaluation, site)),
     )
+
+
+def _least(medians: pd.Series) -> str:
+    """The mask with the least median, or all that print the same number."""
+    least = number(medians.min())
+    names = [label(mask) for mask, value in medians.items() if number(value) == least]
+    return f"{' and '.join(names)} {least}"
 
 
 def maps(run: RunTables) -> Content:

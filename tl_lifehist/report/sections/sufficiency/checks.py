@@ -8,7 +8,7 @@ from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import CELL, METHODS, TARGETS, at, in_order, label, sites_of, spread
 from tl_lifehist.report.markup import details, frame, number, table
 from tl_lifehist.report.sections.base import Content, Section
-from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of
+from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of, variance_held
 from tl_lifehist.report.tables import RunTables
 
 
@@ -54,13 +54,7 @@ def dictionaries(run: RunTables) -> Content:
             f"{label(m)} {middle(spread(own.loc[own['method'] == m, 'explained_variance']), share=True)}"
             for m in in_order(own["method"], METHODS)
         ]
-        top = at(rows_of, site)["top_row_share"]
-        share = (
-            f" The 0.1\u00a0% of rows farthest from the mean hold {range_of(top, share=True)} of the variance."
-            if top.notna().any()
-            else ""
-        )
-        points.append(f"<strong>{code(site)}</strong>, explained variance: {listed(said)}.{share}")
+        points.append(f"<strong>{code(site)}</strong>, explained variance: {listed(said)}.{variance_held(run, site)}")
         for method in in_order(own["method"], METHODS):
             here = own[own["method"] == method]
             done = converged[here.index]

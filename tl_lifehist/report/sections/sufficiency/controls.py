@@ -37,11 +37,12 @@ def equal_mass(run: RunTables) -> Content:
             for kind in in_order(ratios["kind"], ("empty", *NULLS)):
                 own = ratios[(ratios["target"] == target) & (ratios["kind"] == kind)]
                 found = own["ratio"].dropna()
-                measure = own["measure"].iloc[0] if len(own) else "–"
-                wins = percent(float((found < 1).mean())) if len(found) else "–"
-                rows.append(
-                    [code(site), label(target), label(kind), measure, cell(own["ratio"]), wins, number(len(found))]
-                )
+                if len(found):
+                    wins = percent(float((found < 1).mean()))
+                    measure = own["measure"].iloc[0]
+                    rows.append(
+                        [code(site), label(target), label(kind), measure, cell(found), wins, number(len(found))]
+                    )
         own = ratios[ratios["target"] == "downstream"]
         said = [
             f"{label(kind)} in {counted(int((own.loc[own['kind'] == kind, 'ratio'] < 1).sum()), n)}"
@@ -170,9 +171,12 @@ def frontier(run: RunTables) -> Content:
             f"{middle(spread(own['variance_lost_fraction']))}. Over the whole sweep the optimised mask loses less in "
             f"{better:,} of {len(both):,} fits."
         )
+    swept = data["penalty"].nunique() > 1
     return Content(
         text="Downstream masks fitted with other penalties: every one is an answer to the same question at another "
-        "price.",
+        "price."
+        if swept
+        else "No other penalty was tried in this run, so each cell has one point and no curve.",
         points=points,
         definition="Formula 5: the loss plus lambda times the sum of the gates, over a sweep. In the table penalty "
         "is lambda and price is lambda times the number of components, which the sweep sets; the diamond is the "

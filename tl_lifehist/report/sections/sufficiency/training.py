@@ -7,7 +7,16 @@ from tl_lifehist.report.figures.cells import CELL, METHODS, at, in_order, label,
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, number, table
 from tl_lifehist.report.sections.base import Content, Section
-from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, counted, counts, listed, middle
+from tl_lifehist.report.sections.sufficiency.words import (
+    by_site,
+    cell,
+    code,
+    counted,
+    counts,
+    listed,
+    middle,
+    variance_held,
+)
 from tl_lifehist.report.tables import RunTables
 
 
@@ -56,7 +65,10 @@ def transfer(run: RunTables) -> Content:
                 if (here["control"] == control).any()
             ]
             said.append(f"{label(method)} {', '.join(values)}")
-        points.append(f"<strong>{code(site)}</strong>, median relative KL of the full mask: {listed(said)}.")
+        points.append(
+            f"<strong>{code(site)}</strong>, median relative KL of the full mask: {listed(said)}."
+            + variance_held(run, site, last=True)
+        )
         groups = own.groupby(["method", "mask", "control"], sort=False)
         rows += [
             [code(site), label(m), label(mask), label(c), cell(g["nmse"]), cell(g["relative_kl"]), number(len(g))]

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from tl_lifehist.report.figures.cells import Spread, sites_of, spread
 from tl_lifehist.report.markup import escape, interval, number, percent
+from tl_lifehist.report.tables import RunTables
 
 CELLS = "A cell is a checkpoint, hook point and method; medians and quartiles are over cells of one site."
 
@@ -45,6 +46,20 @@ def cell(values: pd.Series, *, share: bool = False) -> str:
         return percent(found.median) + (f"<small>{ends}</small>" if ends else "")
     ends = interval(found.low, found.high) if found.n > 1 else ""
     return number(found.median) + (f"<small>{ends}</small>" if ends else "")
+
+
+def variance_held(run: RunTables, site: str, *, last: bool = False) -> str:
+    """What every NMSE has to be read beside: the share of the variance that the farthest rows hold, or nothing."""
+    if not run.has("checkpoints"):
+        return ""
+    rows = run.get("checkpoints")
+    if last:
+        rows = rows[rows["step"] == rows["step"].max()]
+    shares = rows.loc[rows["site"] == site, "top_row_share"].dropna()
+    if shares.empty:
+        return ""
+    where = ", at the last checkpoint" if last else ""
+    return f" The 0.1\u00a0% of rows farthest from the mean hold {range_of(shares, share=True)} of the variance{where}."
 
 
 def counted(found: int, total: int) -> str:
