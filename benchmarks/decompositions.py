@@ -5,13 +5,15 @@
 
 References: `torch.linalg.svd` of the rows; scikit-learn's FastICA; scikit-learn's NMF (coordinate descent, on the same
 shifted rows, all its iterations: its own tolerance stops it far too early) and textbook HALS; the multiplicative
-SemiNMF of Ding, Li and Jordan from k-means. All in float32 on all cores. NMSE is that of the fit rows: ours as `encode`
-and `decode` give it, the reference's as it stopped.
+SemiNMF of Ding, Li and Jordan from k-means; and HALS and SemiNMF of the package `overcomplete` at its own settings,
+where it is installed. All in float32 on all cores. NMSE is that of the fit rows: ours as `encode` and `decode` give it,
+the reference's as it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 import warnings
 from collections.abc import Callable
@@ -158,11 +160,27 @@ def main() -> None:
         again = torch.from_numpy(codes @ sklearn.components_)
         check = f"{both(error, nmse(shifted, again, shifted.mean(dim=0)))}; passes {found.n_iter} and {sklearn.n_iter_}"
         row("nmf / scikit-learn NMF", ours, theirs, check)
+        if package := overcomplete():
+            theirs, (codes, parts) = timed(lambda: package.NMF(k, solver="hals").fit(shifted))
+            check = both(error, nmse(shifted, codes @ parts, shifted.mean(dim=0)))
+            row("nmf / overcomplete HALS", ours, theirs, check)
     if "semi_nmf" in args.methods:
         ours, found, error = fit("semi_nmf")
         theirs, (codes, directions, n_iter) = timed(lambda: ding_li_jordan(x - mean, k, max_iter=limit, tol=TOL))
         check = f"{both(error, nmse(x - mean, codes @ directions, 0 * mean))}; passes {found.n_iter} and {n_iter}"
         row("semi_nmf / Ding, Li and Jordan", ours, theirs, check)
+        if package := overcomplete():
+            theirs, (codes, directions) = timed(lambda: package.SemiNMF(k).fit(x - mean))
+            check = both(error, nmse(x - mean, codes @ directions, 0 * mean))
+            row("semi_nmf / overcomplete", ours, theirs, check)
+
+
+def overcomplete() -> Any:
+    """The optimisers of that package, or None. It is no dependency of this project: pip install overcomplete."""
+    try:
+        return importlib.import_module("overcomplete.optimization")
+    except ImportError:
+        return None
 
 
 def first(pair: tuple[float, Any]) -> float:
