@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import tl_lifehist as lh
 from tl_lifehist.cli import app
-from tl_lifehist.console import open_texts
+from tl_lifehist.console import open_series, open_texts
 from tl_lifehist.models import run_model
 from tl_lifehist.tail import Tail
 
@@ -89,7 +89,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", ["GPT-NeoX", "OLMo 2", "EuroBERT", "ModernBERT"])
+@pytest.mark.parametrize("family", list(CHECKPOINTS))
 def test_a_life_history_from_a_name_to_tables(hub, texts, tmp_path, family, saelens):
     """By the command."""
     sizes = "--layers 1 --d-sae 16 --k 4 --training-tokens 700 --draws 1 --load-tokens 60 --context-size 20"
@@ -105,6 +105,42 @@ def test_a_life_history_from_a_name_to_tables(hub, texts, tmp_path, family, sael
     assert found.study["steps"] == list(lh.CheckpointSeries.from_hub(CHECKPOINTS[family][0]).steps)
     assert set(found.table("lineages")["step"]) == set(found.study["steps"])
     assert (found.path / "report.html").stat().st_size > 10_000
+
+
+def test_the_commands_find_a_stage_and_a_sub_folder(hub, folders, tmp_path):
+    early, late = folders["allenai/OLMo-2-0425-1B"].values()
+    hub.repos["tiny/stages"] = {
+        "stage1-step1000-tokens3B": early,
+        "stage2-ingredient1-step1000-tokens3B": early,
+        "stage2-ingredient2-step2000-tokens5B": late,
+    }
+    for step, folder in ((4, early), (8, late)):
+        shutil.copytree(folder, tmp_path / "inside" / "runs" / str(step) / "hf")
+        (tmp_path / "inside" / "runs" / str(step) / "hf" / "config.json").unlink()
+    hub.repos["tiny/inside"] = {"main": tmp_path / "inside"}
+
+    def listed(*arguments: str) -> str:
+        shown = CliRunner().invoke(app, ["checkpoints", *arguments])
+        assert shown.exit_code == 0, shown.output
+        return shown.output
+
+    assert "stage1-step1000" in listed("tiny/stages")
+    second = listed("tiny/stages", "--stage", "2", "--ingredient", "2")
+    assert "stage2-ingredient2-step2000" in second
+    assert "1 checkpoints" not in second
+    assert "ingredient1" not in second
+    assert "2 checkpoints" in listed("tiny/inside", "--subfolder", "runs/{step}/hf")
+    layout = ["--subfolder", "runs/{step}/hf", "--config-from", str(early), "--texts", "pocket", "--context-size", "20"]
+    shown = CliRunner().invoke(
+        app, ["sufficiency", "--model", "tiny/inside", *layout, "--components", "8", "--dry-run"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "Model: 3 blocks of width 32" in shown.output
+    options = {"subfolder": "runs/{step}/hf", "config_from": str(early)}
+    kept, dropped = (open_series("tiny/inside", [], drop=drop, **options) for drop in (False, True))
+    for series in (kept, dropped):
+        series.load(8)
+    assert int(kept.plan().loc[1, "to_download"]) > 0  # the second load dropped what both share
 
 
 @pytest.mark.parametrize("family", list(CHECKPOINTS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle  # noqa: TID251 - only its error, which torch.load raises
 import re
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
@@ -147,13 +148,14 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
         else:
             masked = any("ForMaskedLM" in name for name in config.architectures or [])
             cls = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-            model, info = cls.from_pretrained(
-                str(place),
-                local_files_only=True,
-                weights_only=True,
-                trust_remote_code=options.trust_remote_code,
-                **common,
-            )
+            with _with_config(place, home) as folder:
+                model, info = cls.from_pretrained(
+                    str(folder),
+                    local_files_only=True,
+                    weights_only=True,
+                    trust_remote_code=options.trust_remote_code,
+                    **common,
+                )
     except _UNREADABLE as error:
         raise InputError(
             f"Step {step}: the checkpoint in {place} could not be read ({_gist(error)}): "
@@ -172,6 +174,22 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
                 "fetch or write this checkpoint again, or leave the step out."
             )
     return model.eval().to(options.place)
+
+
+@contextmanager
+def _with_config(place: Path, home: Path) -> Iterator[Path]:
+    """A folder that holds the weights and the configuration: their own, or one of links to both.
+
+    transformers is given the configuration as an object and still looks for its file beside the weights of a model
+    that generates.
+    """
+    if home == place:
+        yield place
+        return
+    with tempfile.TemporaryDirectory() as made:
+        for path in (*place.iterdir(), home / "config.json"):
+            Path(made, path.name).symlink_to(path.resolve())
+        yield Path(made)
 
 
 def _native_class(config: Any, step: int) -> Any:

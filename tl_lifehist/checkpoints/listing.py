@@ -54,7 +54,7 @@ def write_listing(
     more = len(series) - len(shown)
     left_out = f", {more} more are not shown" if more else ""
     echo(
-        f"{series.name}: {len(shown)} checkpoints of {readable(int(table['size'].sum()))}, "
+        f"{series.name}: {len(shown)} checkpoint{'s' * (len(shown) != 1)} of {readable(int(table['size'].sum()))}, "
         f"{readable(int(table['to_download'].sum()))} to download{left_out}."
     )
 
