@@ -18,6 +18,7 @@ from tl_lifehist.console import (
     say_report,
     three_sizes,
     words,
+    worker_pool,
 )
 
 app = typer.Typer(
@@ -69,8 +70,13 @@ def demo(
         import tl_lifehist as lh
         from tl_lifehist.demo import life_history_demo, sufficiency_demo
 
-        first = run_study(life_history_demo(full=full, seed=seed), out / "life-history", workers, quiet)
-        second = run_study(sufficiency_demo(first.path, full=full, seed=seed), out / "sufficiency", workers, quiet)
+        progress = False if quiet else None
+        with worker_pool(workers) as executor:  # one pool for both: a worker takes seconds to import what it needs
+            first = life_history_demo(full=full, seed=seed).run(
+                out / "life-history", executor=executor, progress=progress
+            )
+            study = sufficiency_demo(first.path, full=full, seed=seed)
+            second = study.run(out / "sufficiency", executor=executor, progress=progress)
         for run in (first, second):
             print_run(run)
         say_report(lh.write_report(first.path, second.path, out=out / "report.html"))
@@ -136,9 +142,7 @@ def life_history(
         if dry_run:
             say_plan(study, out)
             return
-        run = run_study(study, out, workers, quiet)
-        print_run(run)
-        say_report(run.path / "report.html")
+        run_study(study, out, workers, quiet)
 
 
 @app.command()
@@ -225,9 +229,7 @@ def sufficiency(
         if dry_run:
             say_plan(study, out)
             return
-        run = run_study(study, out, workers, quiet)
-        print_run(run)
-        say_report(run.path / "report.html")
+        run_study(study, out, workers, quiet)
 
 
 @app.command()

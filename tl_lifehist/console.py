@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -163,11 +165,12 @@ def _text_of(line: str, path: Path, number: int) -> str:
     return text
 
 
-def run_study(study: Any, out: Path, workers: int, quiet: bool) -> Run:
-    """Run a study in this process (no workers) or in processes of one thread each."""
-    progress = False if quiet else None
+@contextmanager
+def worker_pool(workers: int) -> Iterator[Any]:
+    """Processes of one thread each for `study.run(out, executor=...)`; none for 0, which computes in this process."""
     if workers < 1:
-        return study.run(out, progress=progress)
+        yield None
+        return
     import multiprocessing
     import os
     from concurrent.futures import ProcessPoolExecutor
@@ -177,13 +180,21 @@ def run_study(study: Any, out: Path, workers: int, quiet: bool) -> Run:
     os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
     try:
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
-            return study.run(out, executor=executor, progress=progress)
+            yield executor
     finally:
         for name, value in kept.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def run_study(study: Any, out: Path, workers: int, quiet: bool) -> None:
+    """Run a study, and print its claims and the path of its report."""
+    with worker_pool(workers) as executor:
+        run = study.run(out, executor=executor, progress=False if quiet else None)
+    print_run(run)
+    say_report(run.path / "report.html")
 
 
 def print_run(run: Run) -> None:
