@@ -10,12 +10,12 @@ from tl_lifehist.sufficiency.study import SufficiencyStudy, default_steps, sprea
 from tl_lifehist.tokens import TokenSet
 
 STEPS = (0, 32, 128, 512, 2048, 4096)
-ROWS, POSITIONS, SCORED, DRAWS = 50_000, 20_000, 2_000, 19
+ROWS, POSITIONS, SCORED, DRAWS = 45_000, 20_000, 2_000, 19
 
 MASK_STEPS = (0, 512, 4096)
 MASK_LAYERS = (1, 3)
 SEQUENCES = {"train": 64, "calibration": 32, "test": 16}
-COMPONENTS, DESCENT, BATCH, TRANSLATOR, SWEEP, RANDOM = 24, 120, 2, 100, (0.01, 1.0), 3
+COMPONENTS, DESCENT, BATCH, TRANSLATOR, SWEEP, RANDOM = 48, 100, 2, 100, (0.01, 1.0), 2
 
 
 def life_history_demo(*, full: bool, seed: int) -> LifeHistoryStudy:
@@ -55,7 +55,7 @@ def sufficiency_demo(life_history: Path, *, full: bool, seed: int) -> Sufficienc
         "layers": f"{len(MASK_LAYERS)} of 4, both sites",
         "sequences (train, calibration, test)": f"{', '.join(map(str, SEQUENCES.values()))} of 512, 256, 256",
         "components of a dictionary": f"{COMPONENTS} of 96",
-        "steps of a mask": f"{DESCENT} of 1,000, with {BATCH} sequences a step of 16",
+        "steps of a mask": f"{DESCENT} of 1,000, each on {BATCH} sequences instead of 16",
         "steps of a fixed head": f"{TRANSLATOR} of 400",
         "further prices on the frontier": f"{len(SWEEP)} of 4",
         "seeds": "2 of 3",

@@ -224,7 +224,8 @@ def test_the_onset_counts_cells(mask_tables: Tables, page_text: str) -> None:
 
 def test_a_site_without_any_onset_says_so(mask_tables: Tables) -> None:
     mask_tables["onset"]["onset"] = np.nan
-    assert "0 of 12 cells have an onset, at no checkpoint" in paragraph(shown(mask_tables, "onset"), "onset", MLP)
+    said = paragraph(shown(mask_tables, "onset"), "onset", MLP)
+    assert "0 of 12 cells have an onset. At the last checkpoint 0 of 4 cells; the full mask loses" in said
 
 
 def test_transfer_gives_each_method_beside_its_controls(mask_tables: Tables, page_text: str) -> None:
@@ -275,7 +276,7 @@ def test_only_step_0_is_called_unlearnt(mask_tables: Tables) -> None:
 
 def test_the_bridge_counts_what_lies_above_the_matched_sets(mask_tables: Tables) -> None:
     table = mask_tables["carriers"]
-    table["against"] = np.where(table["step"] == 512, 9.0, 0.0)
+    table["p"] = np.where(table["step"] == 512, 0.05, 0.06)
     said = paragraph(shown(mask_tables, "bridge"), "bridge", MLP)
     assert "above 95 % of the sets matched by mass in 4 of 12 masks." in said
     table.loc[(table["step"] == 512) & table["keep_error"], "p"] = np.nan

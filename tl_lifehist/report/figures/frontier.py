@@ -132,7 +132,7 @@ def onset(onset: pd.DataFrame, site: str) -> go.Figure:
     median_line(fig, here, "full_lost_fraction", "full mask", SECOND, row=3)
     fig.add_hline(y=SUFFICIENT, line={"color": CONTROL, "dash": "dot", "width": 1.5}, row=3, col=1)  # pyright: ignore[reportArgumentType]
     step_axis(fig, list(here["step"]))
-    fig.update_yaxes(title_text="onset, soft mass", tickformat=".0%", rangemode="tozero", row=1)
+    fig.update_yaxes(title_text="onset, soft mass", tickformat=".0%", range=[0, 1.03], row=1)
     fig.update_yaxes(title_text="with onset", tickformat=".0%", range=[0, 1.03], nticks=3, row=2)
     fig.update_yaxes(title_text="full mask loses", rangemode="tozero", row=3)
     fig.update_xaxes(title_text="step", row=3)

@@ -12,6 +12,7 @@ from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, middle
 from tl_lifehist.report.tables import RunTables
 
+LEVEL = 0.05  # of a mask's p, as in the claims
 ENDS = ("empty", "full")  # masks beside which a lost fraction is read
 
 
@@ -23,7 +24,7 @@ def bridge(run: RunTables) -> Content:
     for site in sites_of(data):
         own = at(data, site)
         tested = own[own["p"].notna()]
-        above = int((tested["against"] > tested["high"]).sum())
+        above = int((tested["p"] <= LEVEL).sum())
         last = own[own["step"] == own["step"].max()]
         left = f", and {len(own) - len(tested):,} could not be tested" if len(tested) < len(own) else ""
         points.append(

@@ -28,11 +28,13 @@ def onset(run: RunTables) -> Content:
         own = at(data, site)
         first = own.loc[own["onset"].notna(), "step"].min()
         last = own[own["step"] == own["step"].max()]
-        start = f"the first at step {step_label(first)}" if first == first else "at no checkpoint"
+        start = f", the first at step {step_label(first)}" if first == first else ""
+        found = int(last["onset"].notna().sum())
+        mass = f", with {middle(spread(last['onset']), share=True)} of the soft mass" if found else ""
+        having = counted(int(own["onset"].notna().sum()), len(own))
         points.append(
-            f"<strong>{code(site)}</strong>: {counted(int(own['onset'].notna().sum()), len(own))} have an onset, "
-            f"{start}. At the last checkpoint {counted(int(last['onset'].notna().sum()), len(last))}, with "
-            f"{middle(spread(last['onset']), share=True)} of the soft mass; the full mask loses "
+            f"<strong>{code(site)}</strong>: {having} have an onset{start}. "
+            f"At the last checkpoint {counted(found, len(last))}{mass}; the full mask loses "
             f"{middle(spread(last['full_lost_fraction']))} there."
         )
     return Content(
