@@ -68,8 +68,8 @@ def bridge(run: RunTables) -> Content:
         sample=f"{len(data):,} masks; {counts(data['n_carriers'])} carriers of {counts(data['n_alive'])} alive "
         "features.",
         misleads="Carriers are known from the end of training, so early checkpoints are read with hindsight. Mass "
-        "explains much of any selection; only what lies above the band does not follow from it. The band takes the SAE as given: another training of it "
-        "can turn the verdict, and of many masks tested some lie above by chance.",
+        "explains much of any selection; only what lies above the band does not follow from it. The band takes the "
+        "SAE as given: another training of it can turn the verdict, and of many masks some lie above by chance.",
         figures=by_site("bridge", data, lambda site: figures.carrier_masks(data, site)),
         more=details("All masks", table(head, rows, left=3)),
     )
