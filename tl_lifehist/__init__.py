@@ -33,9 +33,8 @@ _WHERE = {
         "containment_dag",
         "containment_index",
         "feature_roles",
-        "recruited_fraction",
-        "recruitment_null",
     ),
+    "lifehistory.recruitment": ("recruited_fraction", "recruitment_null"),
     "lifehistory.controls": ("draw_controls",),
     "lifehistory.load": ("LoadBearing", "load_bearing"),
     "lifehistory.parts": ("compare_roles", "load_parts", "load_regression", "single_ablation"),
@@ -141,8 +140,6 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.containment import containment_dag as containment_dag
     from tl_lifehist.lifehistory.containment import containment_index as containment_index
     from tl_lifehist.lifehistory.containment import feature_roles as feature_roles
-    from tl_lifehist.lifehistory.containment import recruited_fraction as recruited_fraction
-    from tl_lifehist.lifehistory.containment import recruitment_null as recruitment_null
     from tl_lifehist.lifehistory.content import content_classes as content_classes
     from tl_lifehist.lifehistory.content import token_class as token_class
     from tl_lifehist.lifehistory.content import vocabulary_classes as vocabulary_classes
@@ -171,6 +168,8 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.profiles import FeatureProfiles as FeatureProfiles
     from tl_lifehist.lifehistory.profiles import activation_profiles as activation_profiles
     from tl_lifehist.lifehistory.profiles import profile_saes as profile_saes
+    from tl_lifehist.lifehistory.recruitment import recruited_fraction as recruited_fraction
+    from tl_lifehist.lifehistory.recruitment import recruitment_null as recruitment_null
     from tl_lifehist.lifehistory.stored import stored_features as stored_features
     from tl_lifehist.lifehistory.study import LifeHistoryStudy as LifeHistoryStudy
     from tl_lifehist.lifehistory.study import depth_hook_names as depth_hook_names

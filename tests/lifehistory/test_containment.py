@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory import containment
-from tl_lifehist.lifehistory.containment import (
-    can_be_parents,
-    containment_dag,
-    containment_index,
-    feature_roles,
-    recruited_fraction,
-    recruitment_null,
-)
+from tl_lifehist.lifehistory import containment, recruitment
+from tl_lifehist.lifehistory.containment import containment_dag, containment_index, feature_roles
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.lifehistory.recruitment import can_be_parents, recruited_fraction, recruitment_null
 
 N = 1000
 ORIENTATIONS = ["container", "depth"]
@@ -292,7 +286,7 @@ def test_a_draw_takes_as_many_different_nodes_near_in_rate(seed, count):
     rate = np.log10(rng.uniform(0.001, 0.5, 30))
     chosen = np.zeros(30, dtype=bool)
     chosen[rng.permutation(30)[:count]] = True
-    drawn = containment._draw_like(rate, chosen, rng)
+    drawn = recruitment._draw_like(rate, chosen, rng)
     assert len(set(drawn.tolist())) == count
 
 
@@ -303,13 +297,13 @@ def test_rewired_graphs_keep_degrees_between_layers_and_stay_acyclic(seed, orien
         orientation=orientation,
     )  # fmt: skip
     nodes = list(graph)
-    source, target = containment._edges(graph, nodes)
+    source, target = recruitment._edges(graph, nodes)
 
     def degrees(a, b):
         pairs = [(nodes[i], nodes[j]) for i, j in zip(a, b, strict=True)]
         return sorted((x, y[0]) for x, y in pairs), sorted((x[0], y) for x, y in pairs)
 
-    for a, b in containment._rewirings(graph, nodes, source, target, 2, np.random.default_rng(seed)):
+    for a, b in recruitment._rewirings(graph, nodes, source, target, 2, np.random.default_rng(seed)):
         assert degrees(a, b) == degrees(source, target)
         rewired = nx.DiGraph(zip(a.tolist(), b.tolist(), strict=True))
         assert rewired.number_of_edges() == len(source)
@@ -319,8 +313,8 @@ def test_rewired_graphs_keep_degrees_between_layers_and_stay_acyclic(seed, orien
 def test_rewiring_moves_edges():
     graph, _ = broad_carriers()
     nodes = list(graph)
-    source, target = containment._edges(graph, nodes)
-    (_, moved), *_ = containment._rewirings(graph, nodes, source, target, 1, np.random.default_rng(0))
+    source, target = recruitment._edges(graph, nodes)
+    (_, moved), *_ = recruitment._rewirings(graph, nodes, source, target, 1, np.random.default_rng(0))
     assert (moved != target).mean() > 0.5
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tl_lifehist.lifehistory.claims import Tables
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages
+from tl_lifehist.lifehistory.verdicts import Tables
 
 
 def published_table(tables: Tables, lineages: Lineages, carriers: Carriers) -> pd.DataFrame:

@@ -1,0 +1,268 @@
+"""What carriers recruit: features that can be reached from them in a containment DAG, beside its nulls (D15, C8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+import scipy.sparse as sp
+
+from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.containment import MIN_LIFT, Bools, Floats, Ints, Node
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.metrics import exceedance_p, interval
+
+NEAREST, WITHIN_DECADES, MAX_UNMATCHED = 10, 0.25, 0.1  # rate matching and its limit, as for load (D19)
+
+
+def recruited_fraction(
+    graph: nx.DiGraph,
+    carriers: Mapping[str, Sequence[int]],
+    *,
+    direct: bool = False,
+    count_carriers: bool = False,
+) -> float:
+    """Share of the alive non-carriers that can be reached from at least one carrier (D15); NaN when there are none.
+
+    Args:
+        graph: from `containment_dag`.
+        carriers: `{hook_name: [feature, ...]}`, as `Carriers.at(step)` gives them; those that are no nodes are ignored.
+        direct: children of carriers only.
+        count_carriers: share of all alive features that are carriers or reached.
+
+    How it can mislead: any set of broad features reaches much of the graph. Read it beside `recruitment_null`.
+
+    Raises:
+        InputError: there is no carrier at all.
+    """
+    nodes = list(graph)
+    seeds = _seeds(nodes, carriers)
+    reached = _reached(_children(*_edges(graph, nodes), len(nodes)), seeds, direct)
+    return float(_fraction(seeds, reached, count_carriers)[0])
+
+
+def can_be_parents(
+    profiles: Mapping[str, FeatureProfiles],
+    carriers: Mapping[str, Sequence[int]],
+    min_lift: float = MIN_LIFT,
+    *,
+    min_rate: float = MIN_RATE,
+    min_firings: int = MIN_COUNT,
+) -> int:
+    """How many carriers can have an edge at all: alive, and firing on at most 1/`min_lift` of the rows (D12)."""
+    total = 0
+    for hook_name, features in carriers.items():
+        if hook_name in profiles and len(features):
+            profile, chosen = profiles[hook_name], np.asarray(features, dtype=np.int64)
+            alive = profile.alive(min_rate=min_rate, min_count=min_firings)[chosen]
+            total += int((alive & (profile.count[chosen] * min_lift <= profile.n_rows * (1 + 1e-12))).sum())
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class RecruitmentNull:
+    """The recruited fraction beside two nulls (C8).
+
+    Attributes:
+        observed: recruited fraction of the carriers.
+        draws: recruited fraction of random sets of nodes with as many features in each layer and the same rates.
+        p: share of draws at least as large, (1 + count) / (draws + 1); NaN when `unmatched_share` is above 10 %.
+        rewired: recruited fraction of the carriers in graphs rewired with every in- and out-degree kept, for each pair
+            of layers. They show what the carriers' numbers of children alone would reach.
+        rewired_p: as `p`, against `rewired`.
+        unmatched_share: carriers without any non-carrier of their layer within 0.25 decades of firing rate.
+
+    How it can mislead: the random sets are drawn from all nodes of a layer, carriers included (a permutation of the
+    label among features of like rate), so where carriers have few equals the draws hold many carriers and the test is
+    weak.
+    """
+
+    observed: float
+    draws: Floats
+    p: float
+    rewired: Floats
+    rewired_p: float
+    unmatched_share: float
+
+    @property
+    def mean(self) -> float:
+        """Mean of `draws`."""
+        return float(self.draws.mean()) if len(self.draws) else float("nan")
+
+    @property
+    def low(self) -> float:
+        """Lower end of the central 95 % of `draws`."""
+        return interval(self.draws)[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the central 95 % of `draws`."""
+        return interval(self.draws)[1]
+
+    @property
+    def rewired_mean(self) -> float:
+        """Mean of `rewired`."""
+        return float(self.rewired.mean()) if len(self.rewired) else float("nan")
+
+    @property
+    def rewired_interval(self) -> tuple[float, float]:
+        """The central 95 % of `rewired`."""
+        return interval(self.rewired)
+
+
+def recruitment_null(
+    graph: nx.DiGraph,
+    carriers: Mapping[str, Sequence[int]],
+    *,
+    n_draws: int = 100,
+    n_rewired: int = 20,
+    direct: bool = False,
+    seed: int = 0,
+) -> RecruitmentNull:
+    """Compare what the carriers recruit with random sets of like nodes and with rewired graphs (C8).
+
+    In a draw each carrier, in random order, takes one of the 10 nearest free nodes of its layer in log rate within
+    0.25 decades, or the nearest free one where there is none. Rewiring swaps the targets of two edges between the same
+    two layers when both new edges are new and respect the graph's order, so a rewired graph stays acyclic.
+
+    Args:
+        direct: count children only, as in `recruited_fraction`.
+
+    Raises:
+        InputError: no carrier at all, or none of them a node of the graph.
+    """
+    nodes = list(graph)
+    seeds = _seeds(nodes, carriers)
+    if not seeds.any():
+        raise InputError("No carrier is a node of the graph: build the graph at a checkpoint where carriers are alive.")
+    generator = np.random.default_rng(seed)
+    layer = np.unique([node[0] for node in nodes], return_inverse=True)[1] if nodes else np.zeros(0, dtype=np.int64)
+    log_rate = np.log10([graph.nodes[node]["firing_rate"] for node in nodes])
+    source, target = _edges(graph, nodes)
+    children = _children(source, target, len(nodes))
+    observed = float(_fraction(seeds, _reached(children, seeds, direct))[0])
+
+    sets = np.zeros((len(nodes), n_draws), dtype=bool)
+    unmatched = 0
+    for number in np.unique(layer[seeds[:, 0]]):
+        inside = np.flatnonzero(layer == number)
+        chosen, rate = seeds[inside, 0], log_rate[inside]
+        for draw in range(n_draws):
+            sets[inside[_draw_like(rate, chosen, generator)], draw] = True
+        others = np.sort(rate[~chosen])
+        near = [np.searchsorted(others, rate[chosen] + s * WITHIN_DECADES, side) for s, side in _WINDOW]
+        unmatched += int((near[0] == near[1]).sum())
+    draws = _fraction(sets, _reached(children, sets, direct))
+
+    rewired = np.zeros(n_rewired)
+    for draw, (a, b) in enumerate(_rewirings(graph, nodes, source, target, n_rewired, generator)):
+        rewired[draw] = _fraction(seeds, _reached(_children(a, b, len(nodes)), seeds, direct))[0]
+    share = unmatched / int(seeds.sum())
+    testable = share <= MAX_UNMATCHED and np.isfinite(observed)
+    return RecruitmentNull(
+        observed=observed,
+        draws=draws,
+        p=exceedance_p(observed, draws) if testable else float("nan"),
+        rewired=rewired,
+        rewired_p=exceedance_p(observed, rewired) if np.isfinite(observed) else float("nan"),
+        unmatched_share=share,
+    )
+
+
+_WINDOW: tuple[tuple[int, Literal["left", "right"]], ...] = ((-1, "left"), (1, "right"))
+
+
+def _seeds(nodes: Sequence[Node], carriers: Mapping[str, Sequence[int]]) -> Bools:
+    """Which nodes are carriers, `[node, 1]`."""
+    named = {(hook_name, int(f)) for hook_name, features in carriers.items() for f in features}
+    if not named:
+        raise InputError("There are no carriers, so nothing can be recruited: lower min_snapshots or add checkpoints.")
+    return np.array([node in named for node in nodes], dtype=bool).reshape(-1, 1)
+
+
+def _edges(graph: nx.DiGraph, nodes: Sequence[Node]) -> tuple[Ints, Ints]:
+    place = {node: i for i, node in enumerate(nodes)}
+    pairs = np.array([(place[a], place[b]) for a, b in graph.edges], dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _children(source: Ints, target: Ints, n: int) -> sp.csr_array:
+    """`[child, parent]`, so that a product with a set of nodes gives the set's children."""
+    return sp.csr_array((np.ones(len(source), dtype=np.float32), (target, source)), shape=(n, n))
+
+
+def _reached(children: sp.csr_array, sets: Bools, direct: bool) -> Bools:
+    """The nodes that each column of `sets` reaches along edges; a starting node only where another one reaches it."""
+    reached = np.zeros_like(sets)
+    frontier = sets
+    while frontier.any():
+        frontier = ((children @ frontier.astype(np.float32)) > 0) & ~reached
+        reached |= frontier
+        if direct:
+            break
+    return reached
+
+
+def _fraction(sets: Bools, reached: Bools, count_carriers: bool = False) -> Floats:
+    with np.errstate(invalid="ignore"):
+        if count_carriers:
+            return (sets | reached).sum(axis=0) / np.float64(len(sets))
+        return (reached & ~sets).sum(axis=0) / (~sets).sum(axis=0)
+
+
+def _draw_like(rate: Floats, chosen: Bools, generator: np.random.Generator) -> Ints:
+    """As many nodes of one layer as are chosen, each near in log rate to the chosen node it stands for."""
+    shuffled = generator.permutation(len(rate))  # so that equal rates come in random order
+    order = shuffled[np.argsort(rate[shuffled], kind="stable")]
+    ordered = rate[order]
+    free = np.ones(len(rate), dtype=bool)
+    start, stop = (np.searchsorted(ordered, ordered + s * WITHIN_DECADES, side) for s, side in _WINDOW)
+    taken = []
+    for place in generator.permutation(np.flatnonzero(chosen[order])).tolist():
+        near = start[place] + np.flatnonzero(free[start[place] : stop[place]])
+        limit = NEAREST
+        if not len(near):
+            near, limit = np.flatnonzero(free), 1
+        nearest = near[np.argsort(np.abs(ordered[near] - ordered[place]), kind="stable")[:limit]]
+        taken.append(int(nearest[generator.integers(len(nearest))]))
+        free[taken[-1]] = False
+    return order[taken]
+
+
+def _rewirings(
+    graph: nx.DiGraph,
+    nodes: Sequence[Node],
+    source: Ints,
+    target: Ints,
+    n_graphs: int,
+    generator: np.random.Generator,
+    *,
+    first_rounds: int = 20,
+    rounds: int = 5,
+) -> Iterator[tuple[Ints, Ints]]:
+    """Edges of graphs with the degrees of this one, from one chain of random swaps. A round tries every edge once."""
+    depth_of = {name: i for i, name in enumerate(dict.fromkeys(node[0] for node in nodes))}
+    depth = np.array([depth_of[node[0]] for node in nodes])
+    count = np.array([graph.nodes[node]["count"] for node in nodes])
+    size = -count if graph.graph["orientation"] == "container" else np.zeros_like(count)
+    rank = np.empty(len(nodes), dtype=np.int64)
+    rank[np.lexsort((depth, size))] = np.arange(len(nodes))  # every edge goes from a lower rank to a higher one
+    group = depth[source] * len(depth_of) + depth[target]
+    target = target.copy()
+    for number in range(n_graphs):
+        for turn in range(rounds if number else first_rounds):
+            order = np.lexsort((generator.random(len(source)), group))[turn % 2 :]
+            one, two = order[: len(order) // 2 * 2 : 2], order[1::2]
+            together = group[one] == group[two]
+            one, two = one[together], two[together]
+            new = np.stack([source[one] * len(nodes) + target[two], source[two] * len(nodes) + target[one]])
+            ordered = (rank[source[one]] < rank[target[two]]) & (rank[source[two]] < rank[target[one]])
+            _, inverse, repeats = np.unique(new.ravel(), return_inverse=True, return_counts=True)
+            fresh = (repeats[inverse] == 1) & ~np.isin(new.ravel(), source * len(nodes) + target)
+            swap = ordered & fresh.reshape(new.shape).all(axis=0)
+            one, two = one[swap], two[swap]
+            target[one], target[two] = target[two], target[one]
+        yield source, target.copy()
