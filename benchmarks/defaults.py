@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 import tl_lifehist as lh
-from tl_lifehist.sufficiency.study import spread
 
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "seed": [{"seed": 1}, {"seed": 2}],
@@ -39,7 +38,7 @@ def main() -> None:
     args = parser.parse_args()
     model = lh.CheckpointSeries.pocket().load(args.step)
     train, calibration, test = (
-        spread(lh.TokenSet.pocket(split), n) for split, n in (("train", 128), ("calibration", 64), ("test", 48))
+        lh.TokenSet.pocket(split).thin(n) for split, n in (("train", 128), ("calibration", 64), ("test", 48))
     )
     for site in ("hook_mlp_out", "hook_resid_post"):
         name = f"blocks.{args.layer}.{site}"

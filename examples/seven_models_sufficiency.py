@@ -56,10 +56,7 @@ def study_of(model: str, texts: Path | None, french: Path | None, seed: int) -> 
     if path is None:
         raise lh.InputError("Text is needed in the model's language: give --texts, and --french for ModernCamemBERT.")
     splits = open_texts(series, path, tuple(SPLITS), context_size=128, masked=model.startswith(MASKED))
-    train, calibration, test = (
-        tokens[:: max(1, len(tokens) // n)][:n]  # spread evenly, so that all documents stay in
-        for tokens, n in zip(splits, SPLITS.values(), strict=True)
-    )
+    train, calibration, test = (tokens.thin(n) for tokens, n in zip(splits, SPLITS.values(), strict=True))
     return lh.SufficiencyStudy(series, train=train, calibration=calibration, test=test, seed=seed)
 
 

@@ -187,7 +187,7 @@ def sufficiency(
     """The sufficiency study on any series of checkpoints."""
     with clear_errors():
         import tl_lifehist as lh
-        from tl_lifehist.sufficiency.study import SPLITS, spread
+        from tl_lifehist.sufficiency.study import SPLITS
 
         series = open_series(
             model,
@@ -202,7 +202,7 @@ def sufficiency(
             series = series.subset(lh.default_steps(series.steps))
         blocks = numbers(layers, "--layers") or lh.default_layers(series.shape.n_layers)
         splits = open_texts(series, texts, tuple(SPLITS), context_size=context_size, masked=masked)
-        train, calibration, test = (spread(t, n) for t, n in zip(splits, three_sizes(sequences), strict=True))
+        train, calibration, test = (t.thin(n) for t, n in zip(splits, three_sizes(sequences), strict=True))
         study = lh.SufficiencyStudy(
             series,
             tuple(f"blocks.{i}.{site}" for i in blocks for site in words(sites)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.lifehistory.study import LifeHistoryStudy
-from tl_lifehist.sufficiency.study import SufficiencyStudy, default_steps, spread
+from tl_lifehist.sufficiency.study import SufficiencyStudy, default_steps
 from tl_lifehist.tokens import TokenSet
 
 STEPS = (0, 32, 128, 512, 2048, 4096)
@@ -35,7 +35,7 @@ def life_history_demo(*, full: bool, seed: int) -> LifeHistoryStudy:
         series.subset(STEPS),
         hook_names,
         train=train,
-        test=spread(test, len(test) * POSITIONS // test.n_valid),
+        test=test.thin(len(test) * POSITIONS // test.n_valid),
         k=16,
         training_tokens=ROWS,
         load_tokens=SCORED,
@@ -74,7 +74,7 @@ def sufficiency_demo(life_history: Path, *, full: bool, seed: int) -> Sufficienc
         life_history=life_history,
         seed=seed,
         reduced=reduced,
-        train=spread(TokenSet.pocket("train"), SEQUENCES["train"]),
-        calibration=spread(TokenSet.pocket("calibration"), SEQUENCES["calibration"]),
-        test=spread(TokenSet.pocket("test"), SEQUENCES["test"]),
+        train=TokenSet.pocket("train").thin(SEQUENCES["train"]),
+        calibration=TokenSet.pocket("calibration").thin(SEQUENCES["calibration"]),
+        test=TokenSet.pocket("test").thin(SEQUENCES["test"]),
     )

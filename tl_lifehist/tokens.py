@@ -81,6 +81,10 @@ class TokenSet:
         held = self.valid.sum(dim=1).cumsum(dim=0)
         return self[: int((held < n_valid).sum()) + 1]
 
+    def thin(self, n_sequences: int) -> TokenSet:
+        """About `n_sequences` of the sequences, evenly spaced, so that all documents stay in."""
+        return self[:: max(1, len(self) // max(1, n_sequences))][:n_sequences]
+
     @property
     def scored(self) -> Bool[Tensor, "seq pos"]:
         """Positions whose prediction counts: valid, with a label."""

@@ -166,3 +166,13 @@ def test_the_pocket_slices_share_no_document():
 
     names = [{name for name, _ in pocket_texts(split)} for split in ("train", "calibration", "test")]
     assert len(set().union(*names)) == sum(len(part) for part in names)
+
+
+@pytest.mark.parametrize(("held", "wanted", "kept"), [(10, 4, 4), (10, 10, 10), (10, 25, 10), (7, 1, 1), (9, 2, 2)])
+def test_thinning_keeps_about_as_many_and_from_everywhere(held, wanted, kept):
+    ids = torch.arange(held).unsqueeze(1).repeat(1, 3)
+    found = TokenSet(ids, torch.ones_like(ids).bool(), ids).thin(wanted).ids[:, 0]
+    assert len(found) == kept
+    gaps = {int(gap) for gap in found.diff()}
+    assert len(gaps) <= 1  # evenly
+    assert int(found[-1]) >= held * (kept - 1) // kept // 2

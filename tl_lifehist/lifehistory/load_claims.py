@@ -76,6 +76,7 @@ def load_claims(tables: Tables) -> list[dict[str, Any]]:
 
 
 def single_claim(tables: Tables, rng: np.random.Generator) -> dict[str, Any]:
+    """Whether roles explain what a feature costs alone, beside roles shuffled within layers (D17)."""
     name = "the cost of a single feature differs between root, mid and leaf"
     single = tables["single"]
     if len(single):
@@ -107,6 +108,7 @@ def single_claim(tables: Tables, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def content_claims(tables: Tables) -> list[dict[str, Any]]:
+    """What a class of features bears, beside features of the same mass in the other class (D24)."""
     table = tables["content"]
     rows = []
     if not len(table):

@@ -243,7 +243,7 @@ def evaluation_of(
 
 def _by_document(scores: InjectedScores, version: int, kl: np.ndarray, lost: np.ndarray) -> pd.DataFrame:
     scored = pd.DataFrame({"document": scores.documents, "kl": kl, "accuracy_drop": 100 * lost}).groupby("document")
-    columns = {"document": scores.row_documents, "error": scores.errors(version), "spread": scores.spread}
+    columns = {"document": scores.row_documents, "error": scores.errors(version), "scatter": scores.scatter}
     valid = pd.DataFrame(columns).groupby("document").sum()
-    table = scored.mean().assign(n=scored.size(), nmse=valid["error"] / valid["spread"].where(valid["spread"] > 0))
+    table = scored.mean().assign(n=scored.size(), nmse=valid["error"] / valid["scatter"].where(valid["scatter"] > 0))
     return table.reset_index()[["document", "n", "kl", "accuracy_drop", "nmse"]]

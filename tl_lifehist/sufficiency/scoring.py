@@ -65,7 +65,7 @@ class InjectedScores(ReaderScores):
         super().__init__()
         self.tail, self.mean = tail, mean
         self._errors: list[Tensor] = []
-        self._spread: list[Tensor] = []
+        self._scatter: list[Tensor] = []
         self._row_documents: list[Tensor] = []
         self._documents: list[Tensor] = []
 
@@ -74,7 +74,7 @@ class InjectedScores(ReaderScores):
         """Compare the versions of one batch with its clean run."""
         acts, batch = entry.acts.to(versions[0]), entry.batch
         self._errors.append(torch.stack([(acts - rows).double().square().sum(1) for rows in versions]).cpu())
-        self._spread.append((acts - self.mean.to(acts)).double().square().sum(1).cpu())
+        self._scatter.append((acts - self.mean.to(acts)).double().square().sum(1).cpu())
         assert batch.documents is not None
         self._row_documents.append(batch.documents[batch.valid])
         if batch.n_scored:
@@ -87,13 +87,13 @@ class InjectedScores(ReaderScores):
         return torch.cat([e[version] for e in self._errors]).numpy()
 
     @property
-    def spread(self) -> np.ndarray:
+    def scatter(self) -> np.ndarray:
         """Squared distance from the mean of each valid row."""
-        return torch.cat(self._spread).numpy()
+        return torch.cat(self._scatter).numpy()
 
     def nmse(self, version: int) -> float:
         """Formula 6 of the sufficiency methods."""
-        return over(float(self.errors(version).sum()), float(self.spread.sum()), least=0.0)
+        return over(float(self.errors(version).sum()), float(self.scatter.sum()), least=0.0)
 
     @property
     def row_documents(self) -> np.ndarray:

@@ -114,7 +114,7 @@ class SufficiencyStudy:
         for split, size in SPLITS.items():
             given = getattr(self, split)
             tokens = text_of(self.series, given, split)
-            object.__setattr__(self, split, tokens if given is not None else spread(tokens, size))
+            object.__setattr__(self, split, tokens if given is not None else tokens.thin(size))
         prints = [token_fingerprint(getattr(self, split)) for split in SPLITS]
         if len(set(prints)) < len(prints):
             raise InputError("train, calibration and test must be three different texts: two of them are the same.")
@@ -209,11 +209,6 @@ class SufficiencyStudy:
 
         write_report(folder.path)
         return Run(folder.path)
-
-
-def spread(tokens: TokenSet, n_sequences: int) -> TokenSet:
-    """About `n_sequences` sequences, spread evenly, so that all documents stay in."""
-    return tokens[:: max(1, len(tokens) // n_sequences)][:n_sequences]
 
 
 def default_layers(n_layers: int) -> list[int]:

@@ -43,7 +43,7 @@ class Reconstruction:
     def objective(self, clean: CleanRun, basis: MaskBasis) -> Objective:
         acts = clean.entry.acts.to(basis.directions)
         codes = basis.codes(acts)
-        scale = spread(acts, _mean(basis, clean.hook_name))
+        scale = scatter(acts, _mean(basis, clean.hook_name))
         return Quadratic.of(acts - basis.base(acts, codes), codes, basis.directions, scale)
 
 
@@ -130,10 +130,10 @@ class Transfer:
         base, codes = source.parts(torch.arange(len(clean.entry)))
         wanted = final.entry.acts.to(basis.directions)
         directions = basis.directions @ self.alignment.weight.to(basis.directions)
-        return Quadratic.of(wanted - self.alignment(base).to(wanted), codes, directions, spread(wanted, mean))
+        return Quadratic.of(wanted - self.alignment(base).to(wanted), codes, directions, scatter(wanted, mean))
 
 
-def spread(acts: Tensor, mean: Tensor) -> float:
+def scatter(acts: Tensor, mean: Tensor) -> float:
     """Squared distance of all rows from the mean: the denominator of an NMSE.
 
     Raises:
