@@ -72,4 +72,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except lh.InputError as error:
+        raise SystemExit(f"pythia_life_history: {error}") from None

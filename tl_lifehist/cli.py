@@ -35,7 +35,7 @@ Seed = Annotated[int, typer.Option(help="Of everything random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 Context = Annotated[int, typer.Option(help="Positions in a window.")]
 Duplicates = Annotated[bool, typer.Option("--allow-duplicates", help="Run on identical checkpoints.")]
-Masked = Annotated[bool, typer.Option("--masked", help="A masked language model: score masked positions.")]
+Masked = Annotated[bool, typer.Option("--masked", help="A masked model whose configuration does not say so.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched, computed and stored, and stop.")]
 Texts = Annotated[
     Path | None,

@@ -121,7 +121,7 @@ def open_texts(
         # the last split gets documents 0, 5, 10, ..., the one before it 1, 6, 11, ...
         parts = [[d for i, d in enumerate(documents) if i % 5 >= held]]
         parts += [documents[i::5] for i in reversed(range(held))]
-    if masked:
+    if masked or series.shape.masked:  # scored as it was trained: it sees on both sides of what it is asked
         return tuple(TokenSet.for_masked_lm(p, series.tokenizer, context_size=context_size) for p in parts)
     return tuple(
         TokenSet.from_texts(p, series.tokenizer, context_size=context_size, keep_partial=not own) for p in parts

@@ -34,6 +34,8 @@ class StudyPlan:
             model runs forward on), gradients (those of them that are also run backward).
         storage: what the run folder will hold: what, n, bytes.
         shape: of the model.
+        again: bytes that are fetched a second time, where the series drops each checkpoint after use: a study loads
+            each once to check it and then to work on it.
 
     How it can mislead: positions are counted as if every control could be drawn and nothing were cached, bytes as if
     every feature were active as often as allowed, so both are upper bounds; a pass above a hook point is counted as a
@@ -46,6 +48,7 @@ class StudyPlan:
     work: pd.DataFrame
     storage: pd.DataFrame
     shape: ModelShape
+    again: int = 0
 
     @property
     def to_download(self) -> int:
@@ -66,6 +69,10 @@ class StudyPlan:
     def __str__(self) -> str:
         shape, lines = self.shape, []
         write_listing(self.series, lines.append, table=self.checkpoints)
+        if self.again:
+            lines.append(
+                f"{readable(self.again)} more, as each checkpoint is dropped after its check, and fetched again."
+            )
         lines += [
             f"Model: {shape.n_layers} blocks of width {shape.d_model}, {shape.d_vocab:,} tokens, "
             f"{shape.n_parameters / 1e6:,.1f} million parameters.",
@@ -117,12 +124,19 @@ def plan_study(study: LifeHistoryStudy | SufficiencyStudy, out: str | Path | Non
         done = 0 if units is None else sum(not found.name.startswith(".") for found in units.glob(place))
         rows.append((name, n, min(done, n), round(positions), round(gradients)))
     columns = ["work", "units", "finished", "positions", "gradients"]
+    checkpoints = study.series.plan()
+    again = 0
+    if not study.series.keep:
+        again = int(checkpoints["size"].sum())
+        if isinstance(study, LifeHistoryStudy):
+            again += int(checkpoints["size"].iloc[-1])  # the ablations
     return StudyPlan(
         study.series,
-        study.series.plan(),
+        checkpoints,
         pd.DataFrame(rows, columns=columns),
         pd.DataFrame(storage, columns=["what", "n", "bytes"]),
         shape,
+        again,
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -70,11 +71,11 @@ def check_checkpoints(
     changed since the run began, and store what was found.
 
     Raises:
-        InputError: an unknown hook point, weights other than the run was begun with, or identical checkpoints that
-            were not allowed.
+        InputError: an unknown hook point, weights other than the run was begun with, or checkpoints that are identical,
+            whole or in part, and were not allowed to be.
     """
     shutil.rmtree(folder.unit("check"), ignore_errors=True)
-    units = [Unit(f"check/step{step}", check_unit, (series, step, tuple(hook_names))) for step in series.steps]
+    units = [Unit(f"check/step{s}", check_unit, (series.kept(), s, tuple(hook_names)), (s,)) for s in series.steps]
     compute("checking checkpoints", units)
     prints = {
         step: json.loads((folder.unit(f"check/step{step}") / "fingerprint.json").read_text()) for step in series.steps
@@ -86,9 +87,9 @@ def check_checkpoints(
             f"The weights at step {', '.join(changed)} are not those that {folder.path} was begun with: "
             "give another folder, or bring the checkpoints back."
         )
-    folder.write_study({**study, "fingerprints": found})
     report = compare_fingerprints(prints)
-    if report.duplicates and not allow_duplicates:
+    folder.write_study({**study, "fingerprints": found, "integrity": str(report)})
+    if (report.duplicates or report.frozen) and not allow_duplicates:
         raise InputError(
             f"Checkpoints hold identical weights, which would look like perfect persistence: {report} "
             "Leave them out with series.subset([...]), or pass allow_duplicates=True (--allow-duplicates)."
@@ -100,6 +101,23 @@ def check_unit(folder: Path, series: CheckpointSeries, step: int, hook_names: Se
     model = series.load(step)
     require_hooks(model, hook_names)
     (folder / "fingerprint.json").write_text(json.dumps(fingerprint(model)))
+
+
+def drop_after(series: CheckpointSeries, units: Sequence[Unit]) -> Callable[[Unit], None] | None:
+    """For a series that is not to be kept: drops a checkpoint from the hub's cache once every one of the units that
+    load it is done. None for any other.
+    """
+    if series.keep:
+        return None
+    left = Counter(step for unit in units for step in unit.steps)
+
+    def done(unit: Unit) -> None:
+        left.subtract(unit.steps)
+        for step in unit.steps:
+            if left[step] == 0:
+                series.discard(step)
+
+    return done
 
 
 def require_layers(hook_names: Sequence[str], shape: ModelShape) -> None:

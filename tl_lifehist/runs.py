@@ -91,6 +91,7 @@ class Unit:
     name: str
     fn: Callable[..., None]
     args: tuple[Any, ...] = ()
+    steps: tuple[int, ...] = ()  # the checkpoints that it loads
 
 
 def run_unit(root: str, name: str, threads: int, fn: Callable[..., None], args: tuple[Any, ...]) -> str:
@@ -207,12 +208,18 @@ class RunFolder:
         title: str = "units",
         progress: bool | None = None,
         poll_seconds: float = 0.05,
+        done: Callable[[Unit], None] | None = None,
     ) -> None:
         """Compute the units that are missing, here or on an executor. Jobs are polled: not all executors give futures.
+        `done` is called in this process with each unit that is there, those that were finished before included.
 
         An error ends the run once the units under way are done; what is finished stays and is not computed again.
         """
         missing = [unit for unit in units if not self.unit(unit.name).exists()]
+        done = done or (lambda unit: None)
+        for unit in units:
+            if unit not in missing:
+                done(unit)
         bar = tqdm(
             total=len(units),
             initial=len(units) - len(missing),
@@ -223,23 +230,25 @@ class RunFolder:
             if executor is None:
                 for unit in missing:
                     run_unit(str(self.path), unit.name, threads, unit.fn, unit.args)
+                    done(unit)
                     bar.update()
                 return
-            jobs = [executor.submit(run_unit, str(self.path), u.name, threads, u.fn, u.args) for u in missing]
+            jobs = [(executor.submit(run_unit, str(self.path), u.name, threads, u.fn, u.args), u) for u in missing]
             failure: BaseException | None = None
             while jobs:
                 waiting = []
-                for job in jobs:
+                for job, unit in jobs:
                     if not job.done():
-                        waiting.append(job)
+                        waiting.append((job, unit))
                         continue
                     try:
                         job.result()
+                        done(unit)
                         bar.update()
                     except BaseException as error:
                         failure = failure or error
                 if failure is not None:
-                    waiting = [job for job in waiting if not (hasattr(job, "cancel") and job.cancel())]
+                    waiting = [pair for pair in waiting if not (hasattr(pair[0], "cancel") and pair[0].cancel())]
                 jobs = waiting
                 if jobs:
                     time.sleep(poll_seconds)

@@ -56,8 +56,10 @@ def test_a_plan_without_network_is_of_what_is_cached(published, from_hub):
     series.load(10000)
     online = series.plan()
     published.point_at("http://127.0.0.1:9")
-    assert from_hub(EUROBERT).steps == (10000,)  # asking for its size did not make step 480000 one that is cached
-    assert list(from_hub(EUROBERT).plan()["size"]) == [online["size"][0]]
+    with pytest.warns(UserWarning, match="only those checkpoints of EuroBERT/EuroBERT-210m are known"):
+        again = from_hub(EUROBERT)
+    assert again.steps == (10000,)  # asking for its size did not make step 480000 one that is cached
+    assert list(again.plan()["size"]) == [online["size"][0]]
     with pytest.raises(InputError, match=r"could not be reached and revision 'step480000'"):
         series.plan()
 
@@ -73,6 +75,20 @@ def test_a_step_that_is_not_kept_leaves_the_cache_and_its_neighbours_files_stay(
     assert blobs(published, EUROBERT) == before  # the configuration too, which both branches have
     published.point_at(published.server.url, offline=True)
     assert kept.load(480000) is not None
+
+
+def test_a_step_whose_commit_another_branch_shares_stays_until_that_is_dropped_too(published, from_hub):
+    branches = published.server.repos[EUROBERT]
+    published.server.repos["tiny/twins"] = {"step20": branches["step10000"], "step30": branches["step10000"]}
+    series = from_hub("tiny/twins")
+    for step in (20, 30):
+        series.load(step)
+    assert series.discard(20) == 0
+    published.point_at(published.server.url, offline=True)
+    assert from_hub("tiny/twins").steps == (30,)
+    assert series.load(30) is not None
+    assert series.discard(30) > 10_000
+    assert blobs(published, "tiny/twins") == {}
 
 
 def test_a_composer_file_that_is_not_kept_leaves_the_cache(published, from_hub):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -53,12 +54,17 @@ def test_a_restart_without_network_uses_what_is_cached(hub, tiny_model, ids, way
     hub.point_at(
         "http://127.0.0.1:9" if way == "hub not reachable" else hub.server.url, offline=way != "hub not reachable"
     )
-    again = series_of(hub)
+    if way == "hub not reachable":
+        with pytest.warns(UserWarning, match="The hub did not answer"):
+            again = series_of(hub)
+    else:
+        again = series_of(hub)
     assert again.steps == (0, 1)
     assert again.tokenizer("w3")["input_ids"] == [3]
     with torch.no_grad():
         torch.testing.assert_close(again[1](ids), tiny_model(1)(ids).logits, atol=1e-6, rtol=0)
     assert hub.server.requests == []
+    hub.point_at(hub.server.url, offline=True)
     with pytest.raises(InputError, match=r"tiny/pythia has no checkpoint of step 1000; the nearest steps are: 0, 1\."):
         series_of(hub, [1000])
 
@@ -100,10 +106,51 @@ def test_what_the_hub_refuses_is_told_with_its_reason(hub, refused, said):
         series_of(hub)
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_overloaded_hub_is_asked_again_and_then_named(hub, monkeypatch, status):
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == recovers_after:
+            hub.server.refuse = None
+
+    monkeypatch.setattr("tl_lifehist.checkpoints.hub.time.sleep", wait)
+    recovers_after = 2
+    hub.server.refuse = (status, "")
+    assert series_of(hub).steps == (0, 1, 1000)
+    assert waited == [1.0, 2.0]
+    series = series_of(hub)
+    recovers_after = 0
+    hub.server.refuse = (status, "")
+    for question in (series.plan, lambda: series.load(0)):
+        with pytest.raises(InputError, match=rf"The hub refused revision 'step0' of tiny/pythia \(.*{status}"):
+            question()
+
+
+def test_a_page_that_is_no_hubs_is_told(hub, monkeypatch):
+    from huggingface_hub import HfApi
+
+    monkeypatch.setattr(HfApi, "list_repo_refs", lambda *_, **__: json.loads("<html>log in</html>"))
+    with pytest.raises(InputError, match="is there a login page between you and the network"):
+        series_of(hub)
+
+
+def test_a_step_that_two_branches_claim_is_refused_only_where_it_is_wanted(hub):
+    branches = hub.server.repos[REPO]
+    odd = {"step0": "step0", "step5-tokens1B": "step1", "step5-tokens2B": "step1", "step9": "step1000"}
+    hub.server.repos["tiny/odd"] = {name: branches[source] for name, source in odd.items()}
+    assert CheckpointSeries.from_hub("tiny/odd", [0, 9], cache_dir=hub.cache).steps == (0, 9)
+    for steps in (None, [0, 5]):
+        with pytest.raises(InputError, match="two checkpoints of step 5, step5-tokens1B and step5-tokens2B"):
+            CheckpointSeries.from_hub("tiny/odd", steps, cache_dir=hub.cache)
+
+
 def test_a_hub_that_is_down_does_not_stop_what_is_cached(hub):
     series_of(hub, [1]).load(1)
     hub.server.refuse = (503, "")
-    again = series_of(hub)
+    with pytest.warns(UserWarning, match=r"The hub did not answer \(.*503.*only those checkpoints of tiny/pythia"):
+        again = series_of(hub)
     assert again.steps == (1,)
     assert again.load(1).cfg.model_name == REPO
 

@@ -81,10 +81,11 @@ def test_moving_a_parameter_changes_its_group_and_no_other(bridge, altered, part
     assert [name for name in before if before[name] != after[name]] == [group]
 
 
-def test_a_single_bit_in_a_single_entry_shows(bridge, altered):
+@pytest.mark.parametrize("entry", [0, -1])
+def test_a_single_bit_in_a_single_entry_shows(bridge, altered, entry):
     model = altered()
     weight = next(p for name, p in model.named_parameters() if "layers.2." in name and ".mlp." in name)
-    weight.data.view(-1).view(torch.int32)[0] ^= 1
+    weight.data.view(-1).view(torch.int32)[entry] ^= 1
     assert fingerprint(model)["block 2"] != fingerprint(bridge)["block 2"]
 
 

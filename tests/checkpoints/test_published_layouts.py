@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 
 import pytest
 import torch
@@ -68,6 +69,10 @@ def test_main_is_a_step_only_where_that_is_known(published, from_hub, ids):
     series = from_hub(PYTHIA)
     assert series.steps == (0, 143000)
     assert_is(series.load(143000), "GPT-NeoX", 2, ids)
+    published.server.repos[PYTHIA] = {"main": branches["step0"], **branches}
+    assert_is(from_hub(PYTHIA).load(143000), "GPT-NeoX", 2, ids)  # where the step has its own branch, main stays out
+    published.server.repos["EleutherAI/gpt-neo-tiny"] = {"main": branches["step143000"], "step0": branches["step0"]}
+    assert from_hub("EleutherAI/gpt-neo-tiny").steps == (0,)
     assert "main" in published.server.repos[EUROBERT]
     last = from_hub(EUROBERT)
     assert_is(last.load(480000), "EuroBERT", 1, ids)  # the last step, and not the annealed model of main
@@ -91,6 +96,21 @@ def test_composer_files_load_with_the_configuration_of_the_final_model(published
     assert again.steps == (3000,)
     assert_is(again.load(3000), "ModernBERT", 3000, ids)
     assert published.server.requests == []
+
+
+def test_a_composer_file_of_numpy_1_loads(published, from_hub, ids):
+    """Its random states name numpy's internals as they were called before numpy 2."""
+    file = published.server.repos[COMPOSER]["main"] / "ep0-ba3000-rank0.pt"
+    old = file.with_name("old.pt")
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(old, "w", zipfile.ZIP_STORED) as target:
+        for entry in source.infolist():
+            content = source.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                assert b"numpy._core.multiarray" in content
+                content = content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+            target.writestr(entry, content)
+    shutil.move(old, file)
+    assert_is(from_hub(COMPOSER).load(3000), "ModernBERT", 3000, ids)
 
 
 def test_folders_that_hold_weights_alone(from_hub, ids):

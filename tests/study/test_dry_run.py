@@ -156,7 +156,7 @@ def test_a_folder_without_a_configuration_and_a_model_without_cfg_are_named(tmp_
     with pytest.raises(InputError, match=r"no config\.json.*config_from="):
         shape_of_folders([tmp_path], LoadOptions())
     (tmp_path / "config.json").write_text('{"model_type": "no such thing"}')
-    with pytest.raises(InputError, match="could not be read"):
+    with pytest.raises(InputError, match="could not be used"):
         shape_of_folders([tmp_path], LoadOptions())
     with pytest.raises(InputError, match="name the hook points"):
         shape_of_model(nn.Linear(2, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +205,12 @@ def test_the_part_above_a_hook_point_and_open_gates_leave_the_model_as_it_is(hub
             torch.testing.assert_close(tail.head(entry.final), clean, atol=2e-5, rtol=0, msg=f"{kind} {hook_name}")
             rows = 0.3 * entry.acts.flip(0) + 0.1
 
-            def replace(value, hook, rows=rows, valid=tokens.valid):
+            def put(value, hook, rows=rows, valid=tokens.valid):
                 changed = value.clone()
                 changed[valid] = rows
                 return changed
 
-            with model.hooks(fwd_hooks=[(hook_name, replace)]):
+            with model.hooks(fwd_hooks=[(hook_name, put)]):
                 hooked = run_model(model, tokens.ids, tokens.attention_mask)[tokens.scored]
             torch.testing.assert_close(
                 tail.head(tail.final(entry, rows)), hooked, atol=2e-5, rtol=0, msg=f"{kind} {hook_name}"
@@ -261,3 +262,72 @@ def test_a_copied_branch_and_a_copied_block_are_named_and_stop_both_studies(faul
             study.run(tmp_path / name)
         assert [path.name for path in (tmp_path / name / "units").iterdir()] == ["check"]
         assert not list((tmp_path / name / "tables").iterdir())
+
+
+def test_a_shard_that_every_checkpoint_shares_stops_a_study_unless_it_is_allowed(hub, folders, texts, tmp_path):
+    """As on some pythia-12b branches, whose first shard is the final model's."""
+    from safetensors.torch import load_file, save_file
+
+    first = folders["EleutherAI/pythia-160m"]["step0"]
+    shard = {k: v for k, v in load_file(first / "model.safetensors").items() if ".layers.0." in k or "embed_in" in k}
+    branches = {"step0": first}
+    for step in (1, 2):
+        branches[f"step{step}"] = tmp_path / f"step{step}"
+        families.build("GPT-NeoX", 7 + step).save_pretrained(branches[f"step{step}"])
+        tokenizer_for("GPT-NeoX").save_pretrained(branches[f"step{step}"])
+        file = branches[f"step{step}"] / "model.safetensors"
+        save_file({**load_file(file), **shard}, file, metadata={"format": "pt"})
+    hub.repos["faulty/shard"] = branches
+    series = lh.CheckpointSeries.from_hub("faulty/shard", device="cpu")
+    splits = open_texts(series, texts, ("train", "calibration", "test"), context_size=20)
+    few = {"methods": ("svd",), "targets": ("reconstruction",), "n_components": 4, "steps": 2, "translator_steps": 1}
+    named = dict(zip(("train", "calibration", "test"), splits, strict=True))
+    study = lh.SufficiencyStudy(series, HOOKS[:1], **named, **few)
+    with pytest.raises(lh.InputError, match="(?s)The same at every step: embedding, block 0.*allow_duplicates"):
+        study.run(tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "units" / "cells").exists()
+    run = replace(study, allow_duplicates=True).run(tmp_path / "run", progress=False)
+    assert "The same at every step: embedding, block 0" in run.study["integrity"]
+    page = (run.path / "report.html").read_text()
+    assert "The same at every step: embedding, block 0" in page[: page.index("<nav")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_study_drops_each_checkpoint_when_nothing_needs_it_any_more(hub, texts, tmp_path, monkeypatch, workers):
+    """Twice fetched, once to be checked and once to be worked on, however many units load it at once."""
+    from tl_lifehist.console import worker_pool
+
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)  # for the workers
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    repo = "tiny/llama"
+    cache = tmp_path / "cache"
+    series = lh.CheckpointSeries.from_hub(repo, keep=False, cache_dir=cache, device="cpu")
+    splits = open_texts(series, texts, ("train", "calibration", "test"), context_size=20)
+    study = lh.SufficiencyStudy(
+        series,
+        HOOKS,
+        **dict(zip(("train", "calibration", "test"), splits, strict=True)),
+        **{"methods": ("svd",), "n_components": 8, "steps": 2, "batch_size": 4, "translator_steps": 2},
+        **{"sweep": (), "seeds": (0,), "n_random": 1},
+    )
+    plan = lh.plan_study(study)
+    assert plan.again == plan.checkpoints["size"].sum() > 0
+    assert "more, as each checkpoint is dropped" in str(plan)
+    before = hub.fetched("model.safetensors")
+    with worker_pool(workers) as executor:
+        run = study.run(tmp_path / "run", executor=executor, progress=False)
+    assert hub.fetched("model.safetensors") - before == 2 * len(series)
+    assert len(run.table("evaluation")) > 0
+    assert not list(cache.rglob("model.safetensors"))
+    kept = lh.SufficiencyStudy(series.kept(), HOOKS[:1], train=splits[0], calibration=splits[1], test=splits[2])
+    assert lh.plan_study(kept).again == 0
+
+
+def test_a_masked_model_is_scored_as_one_without_being_told(hub, texts):
+    series = open_series("EuroBERT/EuroBERT-210m", [])
+    (tokens,) = open_texts(series, texts, ("train",), context_size=20)
+    mask = series.tokenizer.mask_token_id
+    assert tokens.n_scored > 0
+    assert (tokens.ids[tokens.scored] == mask).all()  # every position that is asked for is hidden
+    (causal,) = open_texts(open_series("tiny/llama", []), texts, ("train",), context_size=20)
+    assert not (causal.ids == mask).any()

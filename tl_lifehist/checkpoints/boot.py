@@ -77,12 +77,24 @@ def boot_folder(
         except (ValueError, NotImplementedError, AttributeError) as error:
             kind = type(hf_model).__name__
             raise InputError(
-                f"Step {step}: TransformerLens cannot wrap {kind} ({_gist(error)}): "
+                f"Step {step}: TransformerLens cannot wrap {kind} ({gist(error)}): "
                 "wrap the model yourself and use CheckpointSeries.from_loader."
             ) from error
     bridge.eval()
     bridge.requires_grad_(False)
     return bridge
+
+
+def unusable() -> tuple[type[Exception], ...]:
+    """What a foreign or hostile configuration can raise besides: it goes through code that takes a number to be one."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    return (*_UNREADABLE, TypeError, AttributeError, ArithmeticError, AssertionError, StrictDataclassError)
+
+
+def is_masked(config: Any) -> bool:
+    """Whether a configuration is of a masked language model."""
+    return any("ForMaskedLM" in name for name in config.architectures or [])
 
 
 def load_tokenizer(folder: Path, options: LoadOptions) -> Any:
@@ -97,8 +109,7 @@ def load_tokenizer(folder: Path, options: LoadOptions) -> Any:
         )
     except _UNREADABLE as error:
         raise InputError(
-            f"The tokenizer in {folder} could not be loaded ({_gist(error)}): "
-            "write it there again with save_pretrained."
+            f"The tokenizer in {folder} could not be loaded ({gist(error)}): write it there again with save_pretrained."
         ) from error
 
 
@@ -146,7 +157,7 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
             cls: Any = _native_class(config, step)
             model, info = cls.from_pretrained(None, state_dict=read_composer(files[0], step), **common)
         else:
-            masked = any("ForMaskedLM" in name for name in config.architectures or [])
+            masked = is_masked(config)
             cls = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
             with _with_config(place, home) as folder:
                 model, info = cls.from_pretrained(
@@ -156,9 +167,11 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
                     trust_remote_code=options.trust_remote_code,
                     **common,
                 )
-    except _UNREADABLE as error:
+    except InputError:
+        raise
+    except unusable() as error:
         raise InputError(
-            f"Step {step}: the checkpoint in {place} could not be read ({_gist(error)}): "
+            f"Step {step}: the checkpoint in {place} could not be read ({gist(error)}): "
             "fetch or write it again, or leave the step out."
         ) from error
     # transformers fills what the file does not hold with random numbers, drops what the model does not have, and only
@@ -195,8 +208,9 @@ def _with_config(place: Path, home: Path) -> Iterator[Path]:
 def _native_class(config: Any, step: int) -> Any:
     import transformers
 
-    named = (config.architectures or ["nothing"])[0]
-    cls = getattr(transformers, named, None)
+    named = str((config.architectures or ["nothing"])[0])
+    known = named.endswith(("ForMaskedLM", "ForCausalLM"))  # the name is a file's, and transformers holds much else
+    cls = getattr(transformers, named, None) if known else None
     if cls is None:
         raise InputError(f"Step {step}: the configuration names {named}, which transformers does not have.")
     return cls
@@ -224,7 +238,8 @@ def _bridge(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:
     return build_bridge_from_module(hf_model, architecture, hf_config=copy.deepcopy(hf_model.config), model_name=name)
 
 
-def _gist(error: BaseException) -> str:
+def gist(error: BaseException) -> str:
+    """The first sentence of an error, for one of ours."""
     # The first sentence: some of these messages go on to list everything there is.
     first = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     return textwrap.shorten(first, 200, placeholder=" ...").rstrip(".:")

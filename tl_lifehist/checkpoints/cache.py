@@ -34,24 +34,33 @@ def checkpoint_sizes(repo: str, revision: str, paths: Mapping[int, str], cache_d
         except Exception as error:
             if is_answer(error):
                 raise
-            return {step: _cached_size(repo, revision, step, path, cache_dir) for step, path in paths.items()}
+            try:
+                return {step: _cached_size(repo, revision, step, path, cache_dir) for step, path in paths.items()}
+            except InputError:
+                raise error from None  # what kept the hub from answering says more than what the cache lacks
     return {step: _size(repo, _wanted(path, files), cache_dir) for step, path in paths.items()}
 
 
 def discard_revision(repo: str, revision: str, cache_dir: Path | None) -> int:
-    """Delete one revision from the cache and return the bytes that were freed. Files it shares with others stay."""
+    """Delete one revision from the cache and return the bytes that were freed. Files it shares with others stay, all of
+    them where another branch is at the same commit.
+    """
     from huggingface_hub import scan_cache_dir
 
-    if not storage_of(repo, cache_dir).is_dir():
+    storage = storage_of(repo, cache_dir)
+    if not storage.is_dir():
         return 0
     cache = scan_cache_dir(cache_dir)
-    commits = [
-        found.commit_hash
+    commits = {
+        found.commit_hash: found.refs
         for cached in cache.repos
         if cached.repo_id == repo and cached.repo_type == "model"
         for found in cached.revisions
         if revision in found.refs
-    ]
+    }
+    if any(len(refs) > 1 for refs in commits.values()):
+        (storage / "refs" / revision).unlink()
+        return 0
     strategy = cache.delete_revisions(*commits)
     strategy.execute()
     return strategy.expected_freed_size

@@ -20,6 +20,8 @@ _RENAMED = (
     ("model.decoder.", "decoder."),
 )
 
+_ARRAYS = (np._core.multiarray._reconstruct, np._core.multiarray.scalar)  # type: ignore[attr-defined]
+
 # A training state holds clocks and random states beside the weights. Making one of these runs nothing.
 _HARMLESS: list[Any] = [
     datetime.timedelta,
@@ -27,8 +29,8 @@ _HARMLESS: list[Any] = [
     datetime.timezone,
     np.ndarray,
     np.dtype,
-    np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
-    np._core.multiarray.scalar,  # type: ignore[attr-defined]
+    *_ARRAYS,
+    *((made, f"numpy.core.multiarray.{made.__name__}") for made in _ARRAYS),  # as numpy 1 named them
     *(type(np.dtype(kind)) for kind in ("uint8", "uint32", "uint64", "int64", "float64")),
 ]
 

@@ -6,10 +6,13 @@ Everything works offline for what the cache holds; what it does not hold is one 
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tl_lifehist.checkpoints.revisions import is_weights
 from tl_lifehist.checkpoints.weights import COMPOSER_FILES, TOKENIZER_FILES
@@ -17,6 +20,11 @@ from tl_lifehist.errors import InputError
 
 SAFE = ("model*.safetensors", "model*.safetensors.index.json")
 PICKLED = ("pytorch_model*.bin", "pytorch_model*.bin.index.json")  # read with weights_only=True
+OVERLOADED = (429, 500, 502, 503, 504)  # answers that may be another a little later
+PAUSES = (1.0, 2.0, 4.0)  # seconds before each further question
+LONGEST = 60.0  # seconds that a hub may ask us to wait
+
+Answer = TypeVar("Answer")
 
 
 @contextmanager
@@ -44,19 +52,70 @@ def hub_errors(repo: str, what: str) -> Iterator[None]:
             f"{what.capitalize()} of {repo} lists a file that is not there: report it to its owner."
         ) from error
     except errors.HfHubHTTPError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"The hub refused {what} of {repo} ({reason}): check your login, or try again later."
+            f"The hub refused {what} of {repo} ({_reason(error)}): check your login, or try again later."
         ) from error
     except errors.HFValidationError as error:
         raise InputError(f"{repo!r} cannot be a hub repository ({error}): write it as 'owner/name'.") from error
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"The answer on {what} of {repo} was no hub's: is there a login page between you and the network?"
+        ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, transport) as error:
+        refusal = _refusal(error)
+        if refusal is not None:  # the client falls back on its cache and then names the cache
+            raise InputError(
+                f"The hub refused {what} of {repo} ({_reason(refusal)}): check your login, or try again later."
+            ) from error
         raise InputError(
             f"The hub could not be reached and {what} of {repo} is not in the local cache, or only in part: "
             "connect to the network once to fetch it, or ask for steps that are cached."
         ) from error
     except OSError as error:
         raise InputError(f"{what.capitalize()} of {repo} could not be stored in the local cache ({error}).") from error
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _refusal(error: BaseException | None) -> BaseException | None:
+    """The answer of a hub that was reached, among what led to an error."""
+    from huggingface_hub import errors
+
+    while error is not None:
+        if isinstance(error, errors.HfHubHTTPError) and getattr(error, "response", None) is not None:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def ask(question: Callable[[], Answer]) -> Answer:
+    """The hub's answer. A hub that is overloaded is asked again, after the time it names or twice as long each time."""
+    from huggingface_hub import errors
+
+    for wait in (*PAUSES, None):
+        try:
+            return question()
+        except errors.HfHubHTTPError as error:
+            response: Any = error.response
+            if wait is None or getattr(response, "status_code", None) not in OVERLOADED:
+                raise
+            named = response.headers.get("Retry-After", "")
+            time.sleep(min(float(named), LONGEST) if named.isdigit() else wait)
+    raise AssertionError("not reached")
+
+
+def warn_of_cache(repo: str, error: Exception) -> None:
+    """Say that the cache answers for a hub that did not, unless offline mode asked for it."""
+    from huggingface_hub import errors
+
+    if not isinstance(error, errors.OfflineModeIsEnabled):
+        warnings.warn(
+            f"The hub did not answer ({_reason(error)}), so only those checkpoints of {repo} are known that the local "
+            "cache holds.",
+            stacklevel=2,
+        )
 
 
 def list_branches(repo: str, cache_dir: Path | None = None) -> list[str]:
@@ -68,7 +127,7 @@ def list_branches(repo: str, cache_dir: Path | None = None) -> list[str]:
 
     with hub_errors(repo, "the list of branches"):
         try:
-            return [branch.name for branch in HfApi().list_repo_refs(repo).branches]
+            return [branch.name for branch in ask(lambda: HfApi().list_repo_refs(repo)).branches]
         except Exception as error:
             # Whatever kept the hub from answering: a cache that knows the repository answers in its place.
             storage = storage_of(repo, cache_dir)
@@ -76,6 +135,7 @@ def list_branches(repo: str, cache_dir: Path | None = None) -> list[str]:
             held = [path for path in refs if _holds_weights(storage, path.read_text(encoding="utf-8").strip())]
             if not held or is_answer(error):
                 raise
+            warn_of_cache(repo, error)
             return sorted(path.relative_to(storage / "refs").as_posix() for path in held)
 
 
@@ -88,6 +148,7 @@ def list_files(repo: str, cache_dir: Path | None = None) -> list[str]:
             ref = storage_of(repo, cache_dir) / "refs" / "main"
             if not ref.is_file() or is_answer(error):
                 raise
+            warn_of_cache(repo, error)
             snapshot = ref.parents[1] / "snapshots" / ref.read_text(encoding="utf-8").strip()
             return sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file())
 
@@ -97,7 +158,7 @@ def list_entries(repo: str, revision: str) -> list[Any]:
     from huggingface_hub import HfApi
 
     # One request, and one that fails at once where there is no network: the client's list of a tree tries for 45 s.
-    return HfApi().model_info(repo, revision=revision, files_metadata=True).siblings or []
+    return ask(lambda: HfApi().model_info(repo, revision=revision, files_metadata=True)).siblings or []
 
 
 def fetch_checkpoint(

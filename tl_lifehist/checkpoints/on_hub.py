@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class HubSource(Recipe):
         cached = None if cache_dir is None else Path(cache_dir).expanduser().resolve()
         places: Places = {}
         if subfolder is None:
-            places = _branches(repo, stage, ingredient, cached)
+            places = _branches(repo, stage, ingredient, cached, None if steps is None else set(steps))
         if not places:
             places = _inside_main(repo, subfolder, stage, ingredient, cached)
         if steps is not None:
@@ -79,6 +79,9 @@ class HubSource(Recipe):
         if not self.keep:
             self.discard(step)
         return model
+
+    def kept(self) -> HubSource:
+        return replace(self, keep=True)
 
     def shape(self, step: int) -> ModelShape:
         return shape_of_folders(self._homes(step), self.options)
@@ -120,13 +123,15 @@ class HubSource(Recipe):
             yield hub.fetch_companions(self.name, revision, path=home, code=code, cache_dir=self.cache_dir)
 
 
-def _branches(repo: str, stage: int | None, ingredient: int | None, cache_dir: Path | None) -> Places:
+def _branches(
+    repo: str, stage: int | None, ingredient: int | None, cache_dir: Path | None, wanted: set[int] | None
+) -> Places:
     """The branches that are checkpoints', and `main` where it is known to hold a step that has no branch."""
     names = hub.list_branches(repo, cache_dir)
     found: dict[int, str] = {}
     if revisions.sort_revisions(names):
         where = f"The branches of {repo}"
-        found = revisions.select_steps(names, stage=stage, ingredient=ingredient, where=where)
+        found = revisions.select_steps(names, stage=stage, ingredient=ingredient, where=where, wanted=wanted)
     last = revisions.main_step(repo)
     if last is not None and "main" in names:
         found.setdefault(last, "main")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -77,16 +77,21 @@ def main_step(repo: str) -> int | None:
 
 
 def select_steps(
-    names: Iterable[str], *, stage: int | None = None, ingredient: int | None = None, where: str = "The names"
+    names: Iterable[str],
+    *,
+    stage: int | None = None,
+    ingredient: int | None = None,
+    where: str = "The names",
+    wanted: Collection[int] | None = None,
 ) -> dict[int, str]:
     """One stage's steps, ascending, each with its name.
 
     Steps begin again in each stage, so a series of steps is of one stage: `stage=None` takes the earliest one, which is
     pretraining. A stage with several ingredients needs `ingredient`.
 
-    Raises InputError when nothing is left, or when two names claim one step.
+    Raises InputError when nothing is left, or when two names claim one step that is `wanted` (None: any).
     """
-    return _select(sort_revisions(names), stage, ingredient, where)
+    return _select(sort_revisions(names), stage, ingredient, where, wanted)
 
 
 def find_places(
@@ -106,7 +111,13 @@ def find_places(
     return _select(sorted(found.values(), key=lambda revision: revision.order), stage, ingredient, where)
 
 
-def _select(known: list[Revision], stage: int | None, ingredient: int | None, where: str) -> dict[int, str]:
+def _select(
+    known: list[Revision],
+    stage: int | None,
+    ingredient: int | None,
+    where: str,
+    steps_wanted: Collection[int] | None = None,
+) -> dict[int, str]:
     if not known:
         raise InputError(f"{where} hold no checkpoint: names such as step1000 or checkpoint-1000 are looked for.")
     wanted = known[0].stage if stage is None else stage
@@ -117,10 +128,10 @@ def _select(known: list[Revision], stage: int | None, ingredient: int | None, wh
         raise InputError(f"{where} hold no checkpoint of stage {wanted}, ingredient {ingredient}; there are: {found}.")
     steps: dict[int, str] = {}
     for revision in kept:
-        if revision.step in steps:
+        if revision.step in steps and (steps_wanted is None or revision.step in steps_wanted):
             raise InputError(
                 f"{where} hold two checkpoints of step {revision.step}, {steps[revision.step]} and {revision.name}: "
-                "say which with ingredient= or subfolder=, or remove one."
+                "say which with ingredient= or subfolder=, or name the steps that you want without it."
             )
         steps[revision.step] = revision.name
     return steps

@@ -120,7 +120,8 @@ class CheckpointSeries(_Models):
                 come without; known for "almanach/moderncamembert-base-ckpts".
             keep: False drops a checkpoint from the cache once its model is in memory, so that a sweep needs the room of
                 one. It is then fetched again whenever it is asked for, `verify()` included; not for two processes that
-                load one step at the same time.
+                load one step at the same time. A study drops each checkpoint when no unit under way needs it any more,
+                so it fetches each about twice, and may have workers.
             trust_remote_code: run Python code that comes with the checkpoint.
             cache_dir: the hub client's own cache when None.
 
@@ -205,6 +206,15 @@ class CheckpointSeries(_Models):
         step = _step(step)
         revisions.require_steps([step], self._steps, self.name)
         return self._source.load(step)
+
+    @property
+    def keep(self) -> bool:
+        """Whether a checkpoint that was fetched from the hub stays in its cache after loading."""
+        return self._source.keep
+
+    def kept(self) -> CheckpointSeries:
+        """The same series, whose checkpoints stay in the cache after loading until `discard` drops them."""
+        return CheckpointSeries(self._source.kept(), self._steps)
 
     def subset(self, steps: Iterable[SupportsIndex]) -> CheckpointSeries:
         """The same series with these steps only. Raises InputError for steps that are not in it."""

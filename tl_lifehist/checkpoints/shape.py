@@ -9,18 +9,21 @@ from typing import Any
 
 import torch
 
-from tl_lifehist.checkpoints.boot import LoadOptions
+from tl_lifehist.checkpoints.boot import LoadOptions, gist, is_masked, unusable
 from tl_lifehist.errors import InputError
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Blocks, width, vocabulary and parameters of a model."""
+    """Blocks, width, vocabulary and parameters of a model, and whether it is a masked language model (None: it does not
+    say).
+    """
 
     n_layers: int
     d_model: int
     d_vocab: int
     n_parameters: int
+    masked: bool | None = None
 
 
 def shape_of_folders(homes: Iterable[Path], options: LoadOptions) -> ModelShape:
@@ -40,14 +43,16 @@ def shape_of_folders(homes: Iterable[Path], options: LoadOptions) -> ModelShape:
     code = options.trust_remote_code
     try:
         config = transformers.AutoConfig.from_pretrained(str(home), local_files_only=True, trust_remote_code=code)
-        masked = any("ForMaskedLM" in name for name in config.architectures or [])
+        masked = is_masked(config)
         kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
         with torch.device("meta"), torch.random.fork_rng(devices=[]):  # no memory: only the sizes of its tensors
             model = kind.from_config(config, trust_remote_code=code)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{home / 'config.json'} could not be read ({error}): fetch or write it again.") from error
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return ModelShape(config.num_hidden_layers, config.hidden_size, config.vocab_size, n_parameters)
+        n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        return ModelShape(config.num_hidden_layers, config.hidden_size, config.vocab_size, n_parameters, masked)
+    except unusable() as error:
+        raise InputError(
+            f"{home / 'config.json'} could not be used ({gist(error)}): fetch or write it again."
+        ) from error
 
 
 def shape_of_model(model: Any) -> ModelShape:

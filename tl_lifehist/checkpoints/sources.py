@@ -25,6 +25,11 @@ class Source(ABC):
     # A base class and no Protocol: asking whether something satisfies one reads its attributes, and would load these.
     name: str
     tokenizer: Any
+    keep: bool = True  # what was fetched, once a model is in memory
+
+    def kept(self) -> Source:
+        """The same source, which keeps what it fetches."""
+        return self
 
     @abstractmethod
     def load(self, step: int) -> HookedModel:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tl_lifehist.dictionaries.sae import (
 )
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.profiles import profile_saes
-from tl_lifehist.preflight import check_checkpoints, require_portable, text_of, token_fingerprint
+from tl_lifehist.preflight import check_checkpoints, drop_after, require_portable, text_of, token_fingerprint
 from tl_lifehist.runs import Executor, Run, RunFolder, Unit, limited_threads, save_profile
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
@@ -173,7 +173,14 @@ class LifeHistoryStudy:
             root = str(folder.path)
 
             def compute(title: str, units: Sequence[Unit]) -> None:
-                folder.run(units, threads=threads, executor=executor, title=title, progress=progress)
+                folder.run(
+                    units,
+                    threads=threads,
+                    executor=executor,
+                    title=title,
+                    progress=progress,
+                    done=drop_after(self.series, units),
+                )
 
             steps = self.series.steps
             check_checkpoints(folder, self.series, self.hook_names, compute, allow_duplicates=self.allow_duplicates)
@@ -185,7 +192,7 @@ class LifeHistoryStudy:
                 done = [self._training(root, step, "base") for step in steps]
             compute("training SAEs", [*done, *(self._training(root, *replicate) for replicate in self.replicates())])
             for title, functions in STAGES:
-                compute(title, [Unit(f"analysis/{fn.__name__}", fn, (root, self)) for fn in functions])
+                compute(title, [self._unit(f"analysis/{fn.__name__}", fn, root, steps=steps[-1:]) for fn in functions])
             collect(folder, self)
         from tl_lifehist.report.page import write_report
 
@@ -193,7 +200,11 @@ class LifeHistoryStudy:
         return Run(folder.path)
 
     def _training(self, root: str, step: int, name: str) -> Unit:
-        return Unit(f"saes/step{step}/{name}", training_unit, (root, self, step, name))
+        return self._unit(f"saes/step{step}/{name}", training_unit, root, step, name, steps=(step,))
+
+    def _unit(self, unit: str, fn: Callable[..., None], root: str, *rest: Any, steps: tuple[int, ...]) -> Unit:
+        """A unit whose worker keeps what it fetches: this process drops it when the last unit is done."""
+        return Unit(unit, fn, (root, replace(self, series=self.series.kept()), *rest), steps)
 
 
 def training_unit(folder: Path, root: str, study: LifeHistoryStudy, step: int, name: str) -> None:

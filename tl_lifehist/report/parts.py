@@ -99,10 +99,14 @@ def _about(run: RunTables) -> list[tuple[str, str]]:
     if len(steps) > 14:
         steps = [*steps[:7], "…", *steps[-6:]]
     hooks = ", ".join(f"<code>{escape(name)}</code>" for name in run.hook_names)
-    return [
+    entries = [
         (f"{len(run.steps)} checkpoints", "steps " + ", ".join(steps) if steps else "–"),
         (f"{len(run.hook_names)} hook points", hooks or "–"),
     ]
+    integrity = str(run.study.get("integrity", ""))
+    if integrity and not integrity.endswith("no fault found."):  # allowed by name, and to be read with everything
+        entries.append(("weights", f"<strong>{escape(integrity)}</strong>"))
+    return entries
 
 
 def _reduced(reduced: object) -> str:
@@ -160,7 +164,9 @@ def provenance(parts: Sequence[Part]) -> str:
 
 def _provenance(study: Mapping[str, Any]) -> str:
     entries = [
-        (escape(key), escape(text_of(study[key]))) for key in ("study", "series", "seed", "threads") if key in study
+        (escape(key), escape(text_of(study[key])))
+        for key in ("study", "series", "integrity", "seed", "threads")
+        if key in study
     ]
     blocks = [definitions(entries)]
     for key, name in (("versions", "Versions"), ("config", "Configuration"), ("fingerprints", "Weight fingerprints")):

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.errors import InputError
-from tl_lifehist.preflight import check_checkpoints, require_portable, run_fingerprint, text_of, token_fingerprint
+from tl_lifehist.preflight import (
+    check_checkpoints,
+    drop_after,
+    require_portable,
+    run_fingerprint,
+    text_of,
+    token_fingerprint,
+)
 from tl_lifehist.runs import Executor, Run, RunFolder, Unit, limited_threads
 from tl_lifehist.tokens import TokenSet
 
@@ -163,14 +170,16 @@ class SufficiencyStudy:
         from tl_lifehist.sufficiency.carriers import carriers_unit, shared_points
         from tl_lifehist.sufficiency.cell import cell_unit
 
+        # workers keep what they fetch: the process that gave them their units drops it when the last one is done
+        study = replace(self, series=self.series.kept())
         found = [
-            Unit(f"cells/step{step}/{hook_name}", cell_unit, (self, step, hook_name))
+            Unit(f"cells/step{step}/{hook_name}", cell_unit, (study, step, hook_name), (step, self.last))
             for step in self.series.steps
             for hook_name in self.hook_names or ()
         ]
         if self.life_history is not None:
             found += [
-                Unit(f"carriers/step{step}/{hook_name}", carriers_unit, (self, step, hook_name))
+                Unit(f"carriers/step{step}/{hook_name}", carriers_unit, (study, step, hook_name), (step,))
                 for step, hook_name in shared_points(self)
             ]
         return found
@@ -198,7 +207,14 @@ class SufficiencyStudy:
         with folder.held(self.description(threads)), limited_threads(threads):
 
             def compute(title: str, units: Sequence[Unit]) -> None:
-                folder.run(units, threads=threads, executor=executor, title=title, progress=progress)
+                folder.run(
+                    units,
+                    threads=threads,
+                    executor=executor,
+                    title=title,
+                    progress=progress,
+                    done=drop_after(self.series, units),
+                )
 
             check_checkpoints(
                 folder, self.series, self.hook_names or (), compute, allow_duplicates=self.allow_duplicates
