@@ -101,6 +101,11 @@ def collect_activations(
     Raises:
         InputError: see `stream_activations`; also when no position is valid.
     """
+    if not isinstance(tokens, TokenSet):
+        raise InputError(
+            f"tokens is a {type(tokens).__name__}: give TokenSet.from_texts(texts, tokenizer), or "
+            "TokenSet(ids, valid, labels) for ids of your own."
+        )
     if tokens.n_valid == 0:
         raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
     parts = [batch[hook_name].cpu() for batch in stream_activations(model, [hook_name], tokens, batch_size=batch_size)]

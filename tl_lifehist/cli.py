@@ -161,12 +161,12 @@ def sufficiency(
     ] = "reconstruction,fixed_head,downstream,transfer",
     components: Annotated[int | None, typer.Option(help="Of a dictionary; 100 or the width by default.")] = None,
     mass_price: Annotated[float, typer.Option(help="Lambda times the number of components.")] = 0.1,
-    relative_to: Annotated[str, typer.Option(help='KL relative to "entropy" or "mean_ablation".')] = "entropy",
+    relative_to: Annotated[str, typer.Option(help='KL relative to "entropy", "mean_ablation" or "nats".')] = "entropy",
     mask_steps: Annotated[int, typer.Option(help="Optimiser steps of a mask.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
     translator_steps: Annotated[int, typer.Option(help="Optimiser steps of a fixed head.")] = 400,
     sweep: Annotated[str, typer.Option(help="Further values of --mass-price, for the frontier.")] = "0.01,0.03,0.3,1",
-    seeds: Annotated[int, typer.Option(help="Masks of so many seeds, for their stability.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Masks of so many seeds, for their stability.")] = 3,
     random_masks: Annotated[int, typer.Option(help="Random masks of the same soft mass.")] = 20,
     sequences: Annotated[str, typer.Option(help="At most, of train, calibration and test text.")] = "512,256,256",
     leave_out_massive: Annotated[float, typer.Option(help="Share of the farthest rows to leave out.")] = 0.0,
@@ -260,6 +260,8 @@ def report(
     with clear_errors():
         import tl_lifehist as lh
 
+        for folder in run:
+            lh.load_run(folder)  # refuses one that is not finished
         say_report(lh.write_report(*run, out=out))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +33,9 @@ class clear_errors:
         if isinstance(error, InputError):
             typer.echo(f"tl-lifehist: {error}", err=True)
             raise typer.Exit(2) from error
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo("tl-lifehist: interrupted; the same command goes on from what is finished.", err=True)
+            raise typer.Exit(130) from error
 
 
 def numbers(text: str, option: str, kind: type[Number] = int) -> list[Number]:
@@ -75,7 +78,7 @@ def open_series(model: str, steps: list[int], *, drop: bool = False, **layout: A
         series = CheckpointSeries.pocket()
     elif Path(model).is_dir():
         series = CheckpointSeries.from_directory(model, **given)
-    elif model.count("/") != 1 or model[0] in "./~":
+    elif model.count("/") != 1 or model[0] in "./~" or Path(model).parent.is_dir():
         raise InputError(
             f"There is no folder {model!r}. A hub repository is written owner/name, for example EleutherAI/pythia-160m."
         )
@@ -121,6 +124,8 @@ def open_texts(
         # the last split gets documents 0, 5, 10, ..., the one before it 1, 6, 11, ...
         parts = [[d for i, d in enumerate(documents) if i % 5 >= held]]
         parts += [documents[i::5] for i in reversed(range(held))]
+    if masked and series.shape.masked is False:
+        raise InputError(f"{series.name} is a causal language model by its configuration: leave out --masked.")
     if masked or series.shape.masked:  # scored as it was trained: it sees on both sides of what it is asked
         return tuple(TokenSet.for_masked_lm(p, series.tokenizer, context_size=context_size) for p in parts)
     return tuple(
@@ -180,7 +185,13 @@ def worker_pool(workers: int) -> Iterator[Any]:
     os.environ.update({"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
     try:
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as executor:
-            yield executor
+            try:
+                yield executor
+            except KeyboardInterrupt:
+                executor.shutdown(wait=False, cancel_futures=True)
+                for process in multiprocessing.active_children():  # or each would first end its unit
+                    process.terminate()
+                raise
     finally:
         for name, value in kept.items():
             if value is None:
@@ -191,6 +202,7 @@ def worker_pool(workers: int) -> Iterator[Any]:
 
 def run_study(study: Any, out: Path, workers: int, quiet: bool) -> None:
     """Run a study, and print its claims and the path of its report."""
+    say_reduced(study.description(threads=1)["reduced"])
     with worker_pool(workers) as executor:
         run = study.run(out, executor=executor, progress=False if quiet else None)
     print_run(run)
@@ -201,10 +213,10 @@ def print_run(run: Run) -> None:
     """What was reduced, our figures beside the published ones, and every claim beside its null."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for what, how in run.study["reduced"].items():
-        console.print(f"reduced: {what}: {how}", style="dim", highlight=False)
+    say_reduced(run.study["reduced"])
     published = run.table("published")
     ours = Table(*published.columns, title="Ours beside the published figures", title_justify="left")
     for row in published.itertuples(index=False):
@@ -214,10 +226,23 @@ def print_run(run: Run) -> None:
     claims = Table(*columns, title="Every claim beside its null", title_justify="left")
     for row in run.claims.itertuples(index=False):
         limits = f"{_short(row.low)} to {_short(row.high)}"
+        why = f"\n  ({row.note})" if row.verdict == "not testable" and row.note else ""
         claims.add_row(
-            str(row.claim), _short(row.observed), _short(row.null), limits, _short(row.p), str(row.n), str(row.verdict)
+            Text(f"{row.claim}{why}"),
+            _short(row.observed),
+            _short(row.null),
+            limits,
+            _short(row.p),
+            str(row.n),
+            str(row.verdict),
         )
     console.print(claims)
+
+
+def say_reduced(reduced: Mapping[str, str]) -> None:
+    """What was made smaller than the full study."""
+    for what, how in reduced.items():
+        typer.echo(f"reduced: {what}: {how}")
 
 
 def _short(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from tl_lifehist.dictionaries.decomposition import N_CODES, count_components
 from tl_lifehist.dictionaries.sae import NORM_ROWS
 from tl_lifehist.lifehistory.study import SIZES, LifeHistoryStudy
 from tl_lifehist.preflight import require_layers
+from tl_lifehist.sufficiency.calibration import gates_can_close
 from tl_lifehist.sufficiency.study import SufficiencyStudy
 from tl_lifehist.tokens import TokenSet
 
@@ -36,6 +38,7 @@ class StudyPlan:
         shape: of the model.
         again: bytes that are fetched a second time, where the series drops each checkpoint after use: a study loads
             each once to check it and then to work on it.
+        texts: what each split holds, and what the study makes of too little of it, a sentence each.
 
     How it can mislead: positions are counted as if every control could be drawn and nothing were cached, bytes as if
     every feature were active as often as allowed, so both are upper bounds; a pass above a hook point is counted as a
@@ -49,6 +52,7 @@ class StudyPlan:
     storage: pd.DataFrame
     shape: ModelShape
     again: int = 0
+    texts: tuple[str, ...] = ()
 
     @property
     def to_download(self) -> int:
@@ -73,6 +77,7 @@ class StudyPlan:
             lines.append(
                 f"{readable(self.again)} more, as each checkpoint is dropped after its check, and fetched again."
             )
+        lines += ["", *self.texts, ""]
         lines += [
             f"Model: {shape.n_layers} blocks of width {shape.d_model}, {shape.d_vocab:,} tokens, "
             f"{shape.n_parameters / 1e6:,.1f} million parameters.",
@@ -87,7 +92,7 @@ class StudyPlan:
             "",
             "To store in the run folder, at most:",
             *(f"{readable(row['bytes']):>10}  {row['what']}" for row in self.storage.to_dict("records")),
-            f"{readable(self.to_store):>10}  in all; the checkpoints' own files stay in the cache of the hub's client.",
+            f"{readable(self.to_store):>10}  in all, beside the checkpoints' own files.",
         ]
         return "\n".join(lines)
 
@@ -137,7 +142,26 @@ def plan_study(study: LifeHistoryStudy | SufficiencyStudy, out: str | Path | Non
         pd.DataFrame(storage, columns=["what", "n", "bytes"]),
         shape,
         again,
+        tuple(_texts(study)),
     )
+
+
+def _texts(study: LifeHistoryStudy | SufficiencyStudy) -> Iterator[str]:
+    for split in ("train", "calibration", "test"):
+        tokens = getattr(study, split, None)
+        if tokens is not None:
+            seen = tokens.ids.numel() if tokens.attention_mask is None else int(tokens.attention_mask.sum())
+            yield (
+                f"{split}: {len(tokens.documents.unique()):,} documents in {len(tokens):,} windows of "
+                f"{tokens.ids.shape[1]}, {seen / tokens.ids.numel():.0%} full; {tokens.n_valid:,} positions to work "
+                f"on, {tokens.n_scored:,} to score."
+            )
+    if isinstance(study, LifeHistoryStudy):
+        assert study.train is not None
+        if (times := study.training_tokens / study.train.n_valid) > 1:
+            yield f"Each SAE is trained on every position about {times:,.1f} times."
+    elif not gates_can_close(study.steps):
+        yield f"In {study.steps} steps no gate can close, so nothing will be claimed of any mask: use 46 or more."
 
 
 Work = list[tuple[str, str, int, float, float]]  # work, where its units lie, units, positions, those with gradient

@@ -74,7 +74,14 @@ def run_model(
 ) -> Float[Tensor, "seq pos d_vocab"]:
     """The model's logits. The mask is passed only when there is one, so models without that argument work."""
     device = device_of(model)
-    limit = getattr(getattr(model, "cfg", None), "d_vocab", None)
+    cfg = getattr(model, "cfg", None)
+    n_ctx = getattr(cfg, "n_ctx", None) or ids.shape[1]
+    if getattr(cfg, "positional_embedding_type", None) == "standard" and ids.shape[1] > n_ctx:
+        raise InputError(
+            f"Windows of {ids.shape[1]} positions are longer than the {n_ctx} that the model has embeddings for: "
+            "use a smaller context_size (--context-size)."
+        )
+    limit = getattr(cfg, "d_vocab", None)
     if limit is not None and limit > 0 and ids.numel() and int(ids.max()) >= limit:
         raise InputError(
             f"Token id {int(ids.max())} is outside the model's vocabulary of {limit}: "

@@ -123,8 +123,8 @@ def drop_after(series: CheckpointSeries, units: Sequence[Unit]) -> Callable[[Uni
 def require_layers(hook_names: Sequence[str], shape: ModelShape) -> None:
     """Refuse hook points of blocks that a model of this shape does not have; no weights are needed for it."""
     for name in hook_names:
-        found = re.match(r"blocks\.(\d+)\.", name)
-        if found and int(found[1]) >= shape.n_layers:
+        found = re.match(r"blocks\.(-?\d+)\.", name)
+        if found and not 0 <= int(found[1]) < shape.n_layers:
             raise InputError(
                 f"The model has {shape.n_layers} blocks, 0 to {shape.n_layers - 1}, and no hook point {name!r}: "
                 "choose other layers."

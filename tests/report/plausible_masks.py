@@ -178,7 +178,11 @@ def training_tables(grid: Grid, seeds: tuple[int, ...]) -> dict[str, pd.DataFram
         for (a, b), target in itertools.product(itertools.combinations(seeds, 2), MASS):
             stability.append(
                 {**cell, "target": target, "seed_a": a, "seed_b": b, "overlap": grid.share(0.8, 0.1)}
-                | {"overlap_null": grid.share(MASS[target]), "dictionary_overlap": grid.share(0.95, 0.03)}
+                | {
+                    "overlap_null": grid.share(MASS[target]),
+                    "dictionary_overlap": grid.share(0.95, 0.03),
+                    "dictionary_null": 0.3,
+                }
             )
     return {"anisotropy": pd.DataFrame(anisotropy), "stability": pd.DataFrame(stability)}
 

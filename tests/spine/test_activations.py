@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from toys import LinearToy, NaNToy, TwiceToy
@@ -7,6 +9,7 @@ from toys import LinearToy, NaNToy, TwiceToy
 import tl_lifehist as lh
 from tl_lifehist.activations import NonFiniteActivations, stream_activations
 from tl_lifehist.errors import InputError
+from tl_lifehist.models import run_model
 from tl_lifehist.tokens import TokenSet
 
 HOOKS = ["blocks.0.hook_resid_post", "blocks.2.hook_mlp_out"]
@@ -101,3 +104,11 @@ def test_hooked_transformer_and_bridge_give_the_same_rows(hooked_transformer_cla
     dictionary = {"blocks.0.hook_resid_post": AxisDictionary(16, dtype=torch.float32)}
     effect = lh.ablation_effect(model, lh.FeatureAblation(dictionary, {"blocks.0.hook_resid_post": [0, 3]}), tokens)
     assert effect.kl > 0
+
+
+def test_windows_beyond_the_embeddings_of_positions_are_named():
+    model = LinearToy()
+    model.cfg = SimpleNamespace(positional_embedding_type="standard", n_ctx=8, d_vocab=5)
+    with pytest.raises(InputError, match=r"Windows of 9 positions are longer than the 8 .*--context-size"):
+        run_model(model, torch.zeros(1, 9, dtype=torch.long))
+    assert run_model(model, torch.zeros(1, 8, dtype=torch.long)).shape[1] == 8

@@ -143,3 +143,30 @@ def test_a_line_separator_within_a_document_ends_no_line(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "one\u2028document"}\n' * 5, encoding="utf-8-sig")
     assert _documents(path) == ["one\u2028document"] * 5
+
+
+def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tl_lifehist.sufficiency.study.SufficiencyStudy.run", interrupted)
+    shown = RUNNER.invoke(app, ["sufficiency", "--steps", "512,4096", "--out", str(tmp_path / "run"), "--workers", "0"])
+    assert shown.exit_code == 130
+    assert "interrupted; the same command goes on" in shown.output
+
+
+def test_a_folder_that_is_not_there_is_no_repository_and_an_unfinished_run_has_no_report(tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    shown = RUNNER.invoke(app, ["checkpoints", "runs/nothere"])
+    assert shown.exit_code == 2
+    assert "There is no folder 'runs/nothere'" in shown.output
+    (tmp_path / "runs" / "study.json").write_text('{"study": "sufficiency"}')
+    unfinished = RUNNER.invoke(app, ["report", "runs"])
+    assert unfinished.exit_code == 2
+    assert "report:" not in unfinished.output
+
+
+def test_a_causal_model_is_not_scored_as_a_masked_one():
+    with pytest.raises(InputError, match=r"pocket is a causal language model by its configuration: leave out --masked"):
+        open_texts(open_series("pocket", []), None, ("train", "test"), context_size=128, masked=True)

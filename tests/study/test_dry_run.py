@@ -113,6 +113,8 @@ def test_of_the_hub_no_weights_are_fetched(tmp_path, masked_words, family):
         families.build(family, seed).save_pretrained(folder)
         masked_words.save_pretrained(folder)
     repos = {repo: branches}
+    letters = tmp_path / "letters.txt"
+    letters.write_text("\n\n".join(" ".join("abcdefghijklmnopqrstuvwxyz"[i:] * 8) for i in range(10)))
     with served(repos, tmp_path / "cache") as hub:
         if family == "ModernBERT":
             hub.repos["almanach/moderncamembert-base"] = branches
@@ -123,7 +125,7 @@ def test_of_the_hub_no_weights_are_fetched(tmp_path, masked_words, family):
         assert (shape.n_layers, shape.d_model, shape.d_vocab) == (3, 32, 64)
         shown = RUNNER.invoke(
             app,
-            ["sufficiency", "--model", repo, "--texts", "pocket", "--masked", "--context-size", "20", "--dry-run"],
+            ["sufficiency", "--model", repo, "--texts", str(letters), "--context-size", "20", "--dry-run"],
             catch_exceptions=False,
         )
         assert shown.exit_code == 0, shown.output

@@ -307,8 +307,14 @@ def test_a_study_drops_each_checkpoint_when_nothing_needs_it_any_more(hub, texts
         series,
         HOOKS,
         **dict(zip(("train", "calibration", "test"), splits, strict=True)),
-        **{"methods": ("svd",), "n_components": 8, "steps": 2, "batch_size": 4, "translator_steps": 2},
-        **{"sweep": (), "seeds": (0,), "n_random": 1},
+        methods=("svd",),
+        n_components=8,
+        steps=2,
+        batch_size=4,
+        translator_steps=2,
+        sweep=(),
+        seeds=(0,),
+        n_random=1,
     )
     plan = lh.plan_study(study)
     assert plan.again == plan.checkpoints["size"].sum() > 0

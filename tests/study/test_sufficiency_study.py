@@ -307,3 +307,18 @@ def test_a_target_without_a_reference_is_counted_and_the_others_go_on(tmp_path, 
     about_masks = run.claims[run.claims["claim"].str.contains("downstream masks")]
     assert (about_masks["verdict"] == "not testable").all()
     assert (run.path / "report.html").exists()
+
+
+def test_dictionaries_of_two_seeds_stand_beside_random_directions(pocket_series):
+    from tl_lifehist.sufficiency.cell import dictionary_stability, fit
+
+    study = small_masks(methods=("svd", "ica"), close_ups=("svd",), seed=1, seeds=(2, 0, 1))
+    cell = fit(study, 4096, HOOKS[1])
+    table = dictionary_stability(cell)
+    assert table[["method", "seed_a", "seed_b"]].values.tolist() == [["ica", 0, 1], ["ica", 0, 2], ["ica", 1, 2]]
+    acts = lh.collect_activations(pocket_series.load(4096), HOOKS[1], study.train)
+    fitted = {s: lh.decompose(acts, method="ica", n_components=6, seed=s) for s in study.seeds}
+    for row in table.itertuples():
+        expected = lh.dictionary_overlap(fitted[row.seed_a], fitted[row.seed_b])
+        assert row.dictionary_overlap == pytest.approx(expected)
+        assert 0 < row.dictionary_null < 0.5

@@ -78,6 +78,27 @@ def test_fixed_head_and_downstream_part_ways():
     assert set((downstream > 0.5).nonzero().flatten().tolist()) == {5, 11, 17}
 
 
+def test_a_fixed_heads_loss_is_relative_to_its_own_predictions():
+    """Ten signs are read where the model reads three, so the two entropies differ."""
+    toy = sign_toy(1.0)
+    head = toy.reading_head(range(10), c=2.0)
+    translator = Translator(torch.eye(20).double(), torch.zeros(20).double(), head)
+    clean = CleanRun(toy.model, toy.hook_name, toy.tokens, ALL)
+    basis = MaskBasis.of(axis_dictionary(toy.acts), toy.hook_name)
+    logs = head(toy.acts).log_softmax(-1)
+    entropy = float(-(logs.exp() * logs).sum(-1).mean())
+    assert FixedHead(translator).objective(clean, basis).reference == pytest.approx(entropy, rel=1e-9)
+    assert entropy < 0.7 * clean.entropy
+    assert Downstream().objective(clean, basis).reference == clean.entropy
+    mean = head(toy.acts.mean(0)).log_softmax(-1)
+    ablated = float((logs.exp() * (logs - mean)).sum(-1).mean())
+    relative = FixedHead(translator, "mean_ablation").objective(clean, basis)
+    assert relative.reference == pytest.approx(ablated, rel=1e-9)
+    # so the empty mask's loss is the one over the other
+    loss = readout_losses([FixedHead(translator).objective(clean, basis)], [torch.zeros(20).double()], torch.arange(32))
+    assert float(loss[0]) == pytest.approx(ablated / entropy, rel=1e-9)
+
+
 def test_an_exact_translator_makes_both_targets_one(pocket_model, pocket_tokens):
     """At the last layer the model's own tail is a fixed head, so both losses and both masks agree."""
     name, tokens = "blocks.3.hook_resid_post", pocket_tokens[:4]

@@ -30,8 +30,9 @@ def test_a_mask_of_nothing_but_carriers_is_beyond_its_matched_sets():
     gates[carriers] = 0.9
     found = carrier_enrichment(gates, profile, carriers, n_sets=200)
     mean = (20 * 0.9 + 90 * 0.1) / 110
-    assert found.enrichment == pytest.approx(0.9 / mean)
-    assert found.null == pytest.approx(0.1 / mean)
+    assert found.enrichment == found.against == pytest.approx(0.9 / mean)
+    # two carriers stand among each ten features of a stratum, the first and the last one aside
+    assert found.null == pytest.approx(0.9 / mean * 2 / 10 + 0.1 / mean * 8 / 10, rel=0.15)
     assert found.p == pytest.approx(1 / 201)
     assert len(found.draws) == 200
 
@@ -39,7 +40,7 @@ def test_a_mask_of_nothing_but_carriers_is_beyond_its_matched_sets():
 def test_a_mask_that_follows_mass_alone_is_within_them():
     """Heavy features are kept and carriers are the heavy ones: 1 would be beaten, the matched sets are not."""
     profile = planted_profile()
-    carriers = list(range(50, 105, 6))
+    carriers = list(range(53, 110, 5))  # in the middle of each ten, as a stratum takes them
     gates = torch.linspace(0, 1, 110)
     found = carrier_enrichment(gates, profile, carriers, n_sets=200)
     assert found.enrichment > 1.2
@@ -54,23 +55,42 @@ def test_a_constant_mask_is_enriched_nowhere():
     assert found.p == 1
 
 
-def test_carriers_that_use_up_their_equals_cannot_be_tested():
-    """Every second heavy feature: there are fewer equals than draws need, so lighter ones would be taken."""
-    carriers = list(range(40, 110, 2))
-    found = carrier_enrichment(torch.linspace(0, 1, 110), planted_profile(), carriers, n_sets=50)
-    assert found.mass_gap > 0.1
-    assert np.isnan(found.p)
-
-
-def test_carriers_without_equals_cannot_be_tested():
+def test_carriers_that_are_heavier_than_their_equals_cannot_be_tested():
     profile = planted_profile()
     acts = profile.acts.toarray()
     acts[:, 0] *= 1000  # no other feature is nearly as heavy
     heavy = lh.FeatureProfiles(step=7, hook_name=profile.hook_name, acts=sp.csc_array(acts))
     found = carrier_enrichment(torch.rand(110), heavy, [0], n_sets=20)
-    assert found.unmatched_share == 1
+    assert found.mass_gap > 0.1
     assert np.isnan(found.p)
-    assert np.isnan(found.null)
+
+
+def test_carriers_without_equals_cannot_be_tested():
+    """All of the heaviest features are carriers, so among their neighbours in mass nobody is left to exchange with."""
+    found = carrier_enrichment(torch.linspace(0, 1, 110), planted_profile(), list(range(66, 110)), n_sets=20)
+    assert found.unmatched_share > 0.8
+    assert np.isnan(found.p)
+    alone = carrier_enrichment(torch.linspace(0, 1, 110), planted_profile(), list(range(110)), n_sets=20)
+    assert alone.unmatched_share == 1
+    assert np.isnan(alone.null)
+    assert np.isnan(alone.against)
+
+
+@pytest.mark.parametrize(("n_carriers", "follow_mass"), [(10, False), (40, False), (30, True)])
+def test_it_rejects_as_often_as_it_says_where_carriers_are_chosen_by_mass_alone(n_carriers, follow_mass):
+    profile, rng = planted_profile(), np.random.default_rng(0)
+    mass = np.arange(110) / 110
+    weight = np.exp(2 * mass) if follow_mass else np.ones(110)
+    p = []
+    for seed in range(150):
+        carriers = rng.choice(110, n_carriers, replace=False, p=weight / weight.sum())
+        gates = np.clip(mass + 0.3 * rng.standard_normal(110), 0, 1) if follow_mass else rng.random(110)
+        found = carrier_enrichment(torch.tensor(gates), profile, carriers.tolist(), n_sets=200, seed=seed)
+        p.append(found.p)
+    known = np.array(p)[np.isfinite(p)]
+    assert len(known) > 140
+    assert np.mean(known <= 0.05) < 0.11  # three standard errors above
+    assert 0.4 < known.mean() < 0.6
 
 
 def test_bad_input_is_named():

@@ -19,6 +19,7 @@ import tl_lifehist as lh
 from tl_lifehist.effects import ablation_effect
 from tl_lifehist.interventions import MaskedReconstruction
 from tl_lifehist.sufficiency.alignment import align_checkpoints
+from tl_lifehist.sufficiency.clean import CleanRun
 from tl_lifehist.sufficiency.evaluation import evaluate_mask, evaluate_masks
 from tl_lifehist.sufficiency.targets import Transfer
 from tl_lifehist.sufficiency.translator import Translator
@@ -51,6 +52,24 @@ def test_h20_read_coordinates():
 )
 def test_h20_lost_fraction(kept, lost):
     assert scored(sign_toy(1.0), gates_on(kept)).lost_fraction == pytest.approx(lost, abs=1e-7)
+
+
+@pytest.mark.parametrize("knobs", [{"keep_error": True}, {"center_codes": False}])
+def test_the_lost_fraction_is_of_mean_ablation_even_where_the_empty_mask_is_none(pocket_model, pocket_tokens, knobs):
+    name, tokens = "blocks.1.hook_resid_post", pocket_tokens[:4]
+    acts = lh.collect_activations(pocket_model, name, tokens)
+    dictionary = random_dictionary(acts, 8)
+    dictionary.b_dec = 0.5 * dictionary.x_mean  # codes that are not centred
+    dictionary.code_mean = dictionary.encode(acts).mean(0)
+    gates = torch.rand(8, generator=torch.Generator().manual_seed(1))
+    found = evaluate_mask(pocket_model, dictionary, gates, tokens, hook_name=name, **knobs)
+    ablated = CleanRun(pocket_model, name, tokens, 4).kl_of_constant(acts.mean(0))
+    for one in (found, found.empty, found.full):
+        assert one.lost_fraction == pytest.approx(one.kl / ablated, rel=1e-4)
+    assert abs(found.empty.lost_fraction - 1) > 0.05
+    centred = evaluate_mask(pocket_model, dictionary, gates, tokens, hook_name=name)
+    assert centred.empty.lost_fraction == 1
+    assert centred.empty.kl == pytest.approx(ablated, rel=1e-4)
 
 
 def test_empty_and_full_masks_are_exact(pocket_model, pocket_tokens):
@@ -162,6 +181,11 @@ def test_fixed_head_and_transfer_figures():
     # the fixed head reads ten signs, of which the mask keeps one
     assert found.full.fixed_head_kl == pytest.approx(0, abs=1e-12)
     assert found.fixed_head_kl > 0.1
+    # over the entropy of what it says itself
+    logs = toy.reading_head(range(10))(toy.acts).log_softmax(-1)
+    entropy = float(-(logs.exp() * logs).sum(-1).mean())
+    assert found.fixed_head_relative_kl == pytest.approx(found.fixed_head_kl / entropy, rel=1e-9)
+    assert entropy != pytest.approx(found.entropy, rel=0.1)
     one_of_ten = scored(toy, gates_on([5]), translator=translator)
     assert found.fixed_head_kl == pytest.approx(one_of_ten.fixed_head_kl, abs=1e-12)
 

@@ -205,6 +205,24 @@ def test_the_sums_behind_the_standard_error_are_those_of_the_matrices_themselves
     torch.testing.assert_close(b.standard_error, expected)
 
 
+@pytest.mark.parametrize("draws", [1, 2])
+def test_the_participation_ratio_pairs_different_sequences_only(draws):
+    """Both the square of the trace and the trace of the square leave out what a sequence has with itself."""
+    g = torch.stack([rows_of(4, 3, seed=draw) + 1 for draw in range(draws)])
+    x = torch.einsum("dei,dej->eij", g, g) / draws
+    traces, products = x.diagonal(dim1=1, dim2=2).sum(1), torch.einsum("eij,fij->ef", x, x)
+    other = ~torch.eye(4, dtype=torch.bool)
+    expected = float(torch.outer(traces, traces)[other].sum() / products[other].sum())
+    n_scored = torch.tensor([2, 5, 3, 1])
+    by_gradients, by_blocks = FisherMoments(), FisherMoments()
+    by_gradients.add_gradients(g, n_scored)
+    by_blocks.add_blocks(x, n_scored)
+    for moments in (by_gradients, by_blocks):
+        result = moments.result("estimate")
+        assert result.participation_ratio == pytest.approx(expected, rel=1e-9)
+        assert expected != pytest.approx(participation_ratio(result.matrix), rel=0.02)
+
+
 def test_few_sequences_do_not_bend_the_participation_ratio():
     # gradients that are alike in all 20 directions: the truth is 20, but 40 of them span fewer evenly
     naive, debiased = [], []

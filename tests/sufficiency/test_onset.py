@@ -96,3 +96,9 @@ def test_what_is_missing_is_named():
         onset_table(frontier, evaluation.drop(columns="mask"))
     with pytest.raises(InputError, match="max_lost=2"):
         onset_of_sufficiency(SWEEP, full_lost_fraction=0.0, max_lost=2)
+
+
+def test_beating_variance_in_the_fourth_digit_is_no_onset():
+    close = sweep((0.3, 0.0500, 0.05005), (0.9, 0.04, 0.0405))
+    assert onset_of_sufficiency(close, full_lost_fraction=0.01) == 0.9
+    assert np.isnan(onset_of_sufficiency(close[:1], full_lost_fraction=0.01))

@@ -408,3 +408,30 @@ def test_a_falling_entropy_alone_makes_no_claim():
     assert over_training.loc["soft_mass", "pooled"] > 0.9
     assert over_training.loc["relative_kl", "pooled"] < -0.9
     assert not found["claimed"].any()
+
+
+@pytest.mark.parametrize(("absolute", "claimed"), [("constant", False), ("falls", True)])
+def test_a_lost_fraction_that_only_its_normaliser_moves_is_not_claimed(absolute: str, claimed: bool):
+    """The KL of mean ablation grows; what the mask itself loses, in nats, stays as it is or truly falls."""
+    jitter, other = noise(6), noise(7)
+    own = (
+        (lambda t, layer, m: 0.1 + 0.01 * jitter(t, layer, m))
+        if absolute == "constant"
+        else (lambda t, layer, m: 9 - t)
+    )
+
+    def cells(mask: str, kl: Value, lost: Value) -> pd.DataFrame:
+        table = grid(mask, lost).rename(columns={"relative_kl": "lost_fraction"})
+        return table.assign(kl=grid(mask, kl)["relative_kl"], clean_entropy=grid(mask, other)["relative_kl"])
+
+    grows: Value = (lambda t, layer, m: 1.0 + t) if absolute == "constant" else noise(8)
+    table = pd.concat(
+        [
+            cells("downstream", own, lambda t, layer, m: own(t, layer, m) / grows(t, layer, m)),
+            cells("empty", grows, flat),
+        ]
+    )
+    found = one(trajectories(table, quantities=["lost_fraction"]), "checkpoint")
+    assert found["pooled"] < -0.5
+    assert found["p"] <= 0.05
+    assert found["claimed"] == claimed

@@ -7,7 +7,7 @@ import torch
 from sufficiency.toys import RowModel, tanh_model
 
 import tl_lifehist as lh
-from tl_lifehist.metrics import kl_divergence
+from tl_lifehist.metrics import kl_divergence, top_row_share
 from tl_lifehist.readout import readout_kl
 from tl_lifehist.sufficiency.massive import without_massive
 from tl_lifehist.sufficiency.translator import Translator, fit_translator, scored_rows
@@ -93,3 +93,15 @@ def test_massive_rows_are_found_and_left_out():
     assert without_massive(model, "hook_embed", tokens, 0.0) is tokens
     with pytest.raises(lh.InputError, match="share"):
         without_massive(model, "hook_embed", tokens, 0.6)
+
+
+def test_the_top_rows_share_is_that_of_one_row_in_a_thousand():
+    """Of 4,000 rows in pairs about the mean, four stand out and forty hold much more."""
+    scale = torch.ones(2000).double()
+    scale[2:20] = 5
+    scale[:2] = 10
+    x = torch.cat([scale, -scale]).unsqueeze(1) * torch.tensor([[0.6, 0.8]]).double() + 7
+    whole = 2 * (2 * 100 + 18 * 25 + 1980)
+    assert top_row_share(x) == pytest.approx(400 / whole)
+    assert top_row_share(x, 0.01) == pytest.approx((400 + 36 * 25) / whole)
+    assert top_row_share(x[:30], 1e-3) == pytest.approx(top_row_share(x[:30], 1 / 30))  # at least one row

@@ -91,7 +91,7 @@ def _early_rate(lineages: Lineages, rng: np.random.Generator) -> dict[str, Any]:
         later = counts[~early].sum() / max(length[~early].sum(), 1)
         return float(counts[early].sum() / length[early].sum() / later) if later > 0 else float("nan")
 
-    name = "births and deaths per step are faster in the first 1 % of training"
+    name = "births and deaths per step are faster early in training"
     total, observed = int(events.sum()), ratio(events.sum(axis=0))
     if not np.isfinite(observed):
         return untestable(name, observed, total, "all transitions are early, or nothing is born or dies later")

@@ -60,7 +60,6 @@ def load_claims(tables: Tables) -> list[dict[str, Any]]:
                 rows.append(row | {"null": float(cost[other])})
     for record in tables["load_regression"].to_dict("records") if len(tables["load_regression"]) else []:
         if record["term"] == "carriers":
-            outside = record["low"] > 0 or record["high"] < 0
             row = untestable(
                 "being a carrier adds to the load of a random set once its mass and rate are known",
                 record["coefficient"],
@@ -71,7 +70,7 @@ def load_claims(tables: Tables) -> list[dict[str, Any]]:
                 f"nats a standard deviation; 95 % interval of the coefficient {record['low']:.3f} to "
                 f"{record['high']:.3f}; null 0"
             )
-            rows.append(row | {"null": 0.0, "verdict": "beyond" if outside else "within", "note": note})
+            rows.append(row | {"null": 0.0, "verdict": "beyond" if record["low"] > 0 else "within", "note": note})
     return rows
 
 

@@ -30,7 +30,7 @@ def published_table(tables: Tables, lineages: Lineages, carriers: Carriers) -> p
     rows = [
         ("persistent carriers", str(n_carriers), len(lineages.summary()), "51", "49"),
         (
-            "event rate, first 1 % against later",
+            "event rate, early (the first 1 % or the first transition) against later",
             text(found("births and deaths per step"), "x"),
             len(lineages.summary()),
             "about 40x",

@@ -84,7 +84,16 @@ SUFFICIENCY: Schema = {
         *(*CELL, "participation_ratio", "participation_fixed_head", "gini_tau", "gini_null"),
         *("mask_overlap", "overlap_null", "fisher_alignment", "n_sequences"),
     ),
-    "stability": (*CELL, "target", "seed_a", "seed_b", "overlap", "overlap_null", "dictionary_overlap"),
+    "stability": (
+        *CELL,
+        "target",
+        "seed_a",
+        "seed_b",
+        "overlap",
+        "overlap_null",
+        "dictionary_overlap",
+        "dictionary_null",
+    ),
     "trajectories": (
         *("site", "mask", "quantity", "against", "pooled", "pooled_low", "pooled_high"),
         *("stratified", "stratified_low", "stratified_high", "n_cells", "n_strata"),

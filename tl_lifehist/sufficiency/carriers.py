@@ -16,7 +16,6 @@ from torch import Tensor
 from tl_lifehist.activations import collect_activations
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, with_reference
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.controls import MAX_UNMATCHED, balance_of, draw_controls
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 from tl_lifehist.metrics import exceedance_p, interval
 from tl_lifehist.seeds import derive_seed
@@ -27,7 +26,9 @@ from tl_lifehist.sufficiency.targets import Downstream
 if TYPE_CHECKING:
     from tl_lifehist.sufficiency.study import SufficiencyStudy
 
-N_SETS = 1000  # matched sets of non-carriers
+N_SETS = 1000  # matched sets
+STRATUM = 10  # features of neighbouring mass among which the labels "carrier" are exchanged (ours)
+MAX_UNMATCHED = 0.1  # of the carriers (D19)
 MAX_GAP = 0.1  # of log mass, in standard deviations (ours): gates follow mass, so a gap of D19's 0.25 rejects falsely
 COLUMNS = [
     *("keep_error", "n_alive", "n_carriers", "soft_mass", "enrichment", "against", "null", "low", "high", "p"),
@@ -61,19 +62,18 @@ class CarrierEnrichment:
 
     Attributes:
         enrichment: mean gate over the carriers / mean gate over all alive features: 1 where the mask ignores them.
-        against: the same for the carriers that stand against the matched sets (all of them, or random halves where
-            carriers are more than half of the candidates), as a mean over draws.
-        draws: for non-carriers matched by mass, a value a set.
+        against: the same for the carriers that have a non-carrier among the ten features of neighbouring mass.
+        draws: the same with the labels "carrier" exchanged among those ten, a value a set.
         low: 2.5 % of the draws.
         high: 97.5 % of the draws.
-        p: one-sided, how often a matched set takes as much of the mask as the carriers it stands against. NaN where
-            more than 10 % of the carriers have no equal, or the sets' log mass differs by more than 0.1 standard
+        p: one-sided, how often a set takes as much of the mask as the carriers. NaN where more than 10 % of the
+            carriers have no equal, or the carriers' log mass differs from the sets' by more than 0.1 standard
             deviations: then there is no fair null.
         unmatched_share: carriers without an equal among the non-carriers.
-        mass_gap: standardised difference of log mass, carriers minus matched sets.
+        mass_gap: mean log mass of the carriers less that of the sets, in standard deviations over the alive features.
 
     How it can mislead: carriers are heavy features, and heavy features are kept by any mask: 1 is no null, the matched
-    sets are. Sets of one pool overlap, so their spread is too small where the pool is only a few times the carriers.
+    sets are. The features are taken as given: another SAE of the same activations can give another verdict.
     """
 
     enrichment: float
@@ -99,7 +99,9 @@ def carrier_enrichment(
     n_sets: int = N_SETS,
     seed: int = 0,
 ) -> CarrierEnrichment:
-    """Mean gate over the carriers beside that over non-carriers of equal mass (ours; the controls are D19's).
+    """Mean gate over the carriers beside that of features of equal mass (ours): the labels "carrier" are exchanged
+    among ten features of neighbouring mass. Were carriers chosen by mass alone, p would be uniform; sets of
+    non-carriers alone (D19) lack the carriers' own scatter and reject two to four times too often.
 
     Args:
         gates: one for each alive feature of the profile, in order.
@@ -120,24 +122,35 @@ def carrier_enrichment(
     gate = np.full(profile.acts.shape[1], np.nan)
     gate[alive] = gates.detach().double().cpu().numpy()
     whole = float(np.nanmean(gate))
-    name = profile.hook_name
-    sets = draw_controls({name: profile}, {name: chosen}, kind="mass", n_draws=n_sets, seed=seed)
-    matched = [draw for draw in sets if draw.controls[name]]
-    draws = np.array([gate[draw.controls[name]].mean() for draw in matched]) / whole
-    against = np.array([gate[draw.carriers[name]].mean() for draw in matched]) / whole
-    unmatched = float(np.mean([draw.unmatched_share for draw in sets])) if sets else 1.0
-    gap = balance_of(matched, {name: profile})["smd_log_mass"] if matched else float("nan")
+    log_mass = np.log10(np.maximum(profile.mass, 1e-30))
+    carrier = np.isin(np.arange(len(gate)), chosen)
+    by_mass = np.array_split(alive[np.argsort(log_mass[alive], kind="stable")], max(1, len(alive) // STRATUM))
+    strata = [s for s in by_mass if 0 < carrier[s].sum() < len(s)]  # the others have nothing to exchange
+    n = int(sum(carrier[s].sum() for s in strata))
+    rng = np.random.default_rng(seed)
+    total, mass, mass_of_sets = np.zeros(n_sets if strata else 0), 0.0, 0.0
+    for s in strata:
+        count = int(carrier[s].sum())
+        drawn = rng.random((n_sets, len(s))).argsort(axis=1)[:, :count]
+        total += gate[s][drawn].sum(axis=1)
+        mass += log_mass[s][carrier[s]].sum()
+        mass_of_sets += count * log_mass[s].mean()
+    draws = total / max(n, 1) / whole
+    against = float(np.mean(np.concatenate([gate[s][carrier[s]] for s in strata]))) / whole if strata else float("nan")
+    unmatched = 1 - n / len(chosen)
+    scale = float(log_mass[alive].std()) or 1.0
+    gap = (mass - mass_of_sets) / n / scale if n else float("nan")
     testable = unmatched <= MAX_UNMATCHED and abs(gap) <= MAX_GAP
     low, high = interval(draws)
     return CarrierEnrichment(
         enrichment=float(gate[chosen].mean()) / whole,
-        against=float(against.mean()) if len(against) else float("nan"),
+        against=against,
         draws=draws,
         low=low,
         high=high,
-        p=exceedance_p(0.0, draws - against) if testable else float("nan"),
+        p=exceedance_p(against - 1e-12, draws) if testable else float("nan"),
         unmatched_share=unmatched,
-        mass_gap=gap,
+        mass_gap=float(gap),
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -179,19 +181,22 @@ def calibrate(cell: Cell) -> list[Calibrated]:
 
 
 def dictionary_stability(cell: Cell) -> pd.DataFrame:
-    """How far dictionaries of further seeds have the same directions: method, seed_a, seed_b, dictionary_overlap."""
+    """How far dictionaries of two seeds have the same directions, beside random directions: method, seed_a, seed_b,
+    dictionary_overlap, dictionary_null. SVD has no randomness in it and is left out.
+    """
     study = cell.study
     assert study.train is not None
-    acts = None
+    methods = [m for m in study.methods if m != "svd"]
     rows: list[tuple[Any, ...]] = []
-    for method in study.close_ups:
-        for seed in study.seeds[1:]:
-            if method == "svd":  # no randomness in it
-                overlap = 1.0
-            else:
-                if acts is None:
-                    tokens = without_massive(cell.model, cell.hook_name, study.train, study.leave_out_massive)
-                    acts = collect_activations(cell.model, cell.hook_name, tokens)
-                overlap = dictionary_overlap(cell.dictionaries[method], _decomposed(study, acts, method, seed))
-            rows.append((method, study.seeds[0], seed, overlap))
-    return pd.DataFrame(rows, columns=["method", "seed_a", "seed_b", "dictionary_overlap"])
+    if methods and len(study.seeds) > 1:
+        tokens = without_massive(cell.model, cell.hook_name, study.train, study.leave_out_massive)
+        acts = collect_activations(cell.model, cell.hook_name, tokens)
+    for method in methods if len(study.seeds) > 1 else ():
+        own = cell.dictionaries[method]
+        fitted = {s: own if s == study.seed else _decomposed(study, acts, method, s) for s in study.seeds}
+        generator = torch.Generator().manual_seed(study.seed)
+        drawn = replace(own, W_dec=torch.randn(own.W_dec.shape, generator=generator).to(own.W_dec))
+        null = dictionary_overlap(own, drawn)
+        for a, b in combinations(sorted(study.seeds), 2):
+            rows.append((method, a, b, dictionary_overlap(fitted[a], fitted[b]), null))
+    return pd.DataFrame(rows, columns=["method", "seed_a", "seed_b", "dictionary_overlap", "dictionary_null"])

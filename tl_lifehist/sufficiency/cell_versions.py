@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_lifehist.seeds import derive_seed
-from tl_lifehist.sufficiency.gates import SoftMask
-from tl_lifehist.sufficiency.nulls import dealt_mask, permuted_mask, ranked_mask
+from tl_lifehist.sufficiency.nulls import permuted_mask, rivals
 
 if TYPE_CHECKING:
     from tl_lifehist.sufficiency.cell import Calibrated, Cell
@@ -54,8 +53,3 @@ def versions_of(cell: Cell, method: str, masks: Sequence[Calibrated], ranking: d
             listed.append(Version("frontier", "downstream", one.mask.gates, price=one.price))
             listed += [Version("frontier", "top_variance", g, price=one.price) for g in rivals(one.mask, variance)]
     return listed
-
-
-def rivals(mask: SoftMask, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """A ranking as masks of equal soft mass: hard gates, and the mask's own gates in the order of the ranking."""
-    return ranked_mask(scores, mask.soft_mass), dealt_mask(mask, scores)

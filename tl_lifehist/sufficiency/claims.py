@@ -9,6 +9,7 @@ import pandas as pd
 
 from tl_lifehist.metrics import exceedance_p, interval
 from tl_lifehist.sufficiency.calibration import gates_can_close
+from tl_lifehist.sufficiency.trajectories import AGAINST
 
 COLUMNS = ["claim", "observed", "null", "low", "high", "p", "n", "verdict", "note"]
 LEVEL, LEAST_UNITS, N_FLIPS = 0.05, 5, 2000  # ours; below five units no sign test can reach the level
@@ -21,7 +22,6 @@ RIVALS = {
     "fisher_diagonal": "the top components by curvature at equal soft mass",
 }
 
-AGAINST = {"checkpoint": "step", "depth": "layer"}
 WORDS = {"relative_kl": "relative KL", "soft_mass": "soft mass"}
 
 Row = dict[str, Any]

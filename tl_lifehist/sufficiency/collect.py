@@ -24,10 +24,10 @@ def collect(folder: RunFolder, study: SufficiencyStudy) -> None:
     tables = {
         table: _joined([folder.unit(f"cells/step{s}/{h}") / f"{table}.parquet" for s, h in cells]) for table in CELLS
     }
-    pairs = ["step", "hook_name", "method", "seed_a", "seed_b"]
-    other = tables.pop("stability_dictionaries")[[*pairs, "dictionary_overlap"]]
-    # pairs that leave the first seed out have masks but no pair of dictionaries
-    tables["stability"] = tables["stability"].merge(other, on=pairs, how="left")
+    other = tables.pop("stability_dictionaries")
+    pairs = [name for name in other.columns.astype(str) if not name.startswith("dictionary_")]
+    # masks of further seeds are the close-ups' alone, dictionaries of further seeds those of methods that have a start
+    tables["stability"] = tables["stability"].merge(other, on=pairs, how="outer").fillna({"target": "downstream"})
     if len(tables["frontier"].columns) and len(tables["frontier"]):
         tables["onset"] = onset_table(tables["frontier"], tables["evaluation"])
     tables["trajectories"] = trajectories(tables["evaluation"], checkpoints=tables["checkpoints"], seed=study.seed)

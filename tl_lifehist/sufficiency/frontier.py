@@ -15,11 +15,12 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 from tl_lifehist.sufficiency.calibration import BATCH_SIZE, STEPS, MaskTask, calibrate_masks
 from tl_lifehist.sufficiency.evaluation import evaluate_masks
-from tl_lifehist.sufficiency.nulls import ranked_mask
+from tl_lifehist.sufficiency.nulls import rivals
 from tl_lifehist.sufficiency.targets import Downstream, Target
 from tl_lifehist.tokens import TokenSet
 
 PRICES = (0.01, 0.03, 0.1, 0.3, 1.0)  # lambda k; at 100 components lambda goes from 1e-4 to 1e-2 (ours)
+RIVALS = ("hard", "dealt")
 COLUMNS = [
     *("penalty", "price", "soft_mass", "nmse", "kl", "relative_kl", "lost_fraction", "accuracy_drop"),
     *("variance_lost_fraction", "full_lost_fraction"),
@@ -50,7 +51,8 @@ def frontier(
     - `penalty`, the lambda of formula 5, and `price`, lambda times the number of components;
     - `soft_mass`, `nmse`, `kl` (nats), `relative_kl`, `lost_fraction` (the empty mask scores 1) and `accuracy_drop`
       (percentage points), as in `MaskEvaluation`;
-    - `variance_lost_fraction`: that of the leading components by variance at the same soft mass;
+    - `variance_lost_fraction`: that of the leading components by variance at the same soft mass, the cheaper of hard
+      gates and of the mask's own gates dealt out by rank;
     - `full_lost_fraction`: that of the full mask, the same in every row: what the dictionary itself loses.
 
     Args:
@@ -85,7 +87,7 @@ def frontier(
     )
     variance = contributed_variance(dictionary, hook_name)
     gates = {("own", i): mask.gates for i, mask in enumerate(masks)}
-    gates |= {("variance", i): ranked_mask(variance, mask.soft_mass) for i, mask in enumerate(masks)}
+    gates |= {(kind, i): g for i, m in enumerate(masks) for kind, g in zip(RIVALS, rivals(m, variance), strict=True)}
     scored = evaluate_masks(
         model,
         dictionary,
@@ -102,7 +104,7 @@ def frontier(
         own, full = scored["own", i], scored["own", i].full
         assert full is not None
         figures = (own.soft_mass, own.nmse, own.kl, own.relative_kl, own.lost_fraction, own.accuracy_drop)
-        beside = (scored["variance", i].lost_fraction, full.lost_fraction)
+        beside = (min(scored[kind, i].lost_fraction for kind in RIVALS), full.lost_fraction)
         rows.append((mask.penalty, float(price), *figures, *beside))
     return pd.DataFrame(rows, columns=COLUMNS)
 

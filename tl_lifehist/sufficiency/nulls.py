@@ -68,6 +68,13 @@ def ranked_mask(scores: Float[Tensor, " component"], soft_mass: float) -> Float[
     return gates
 
 
+def rivals(mask: Any, scores: Float[Tensor, " component"]) -> tuple[Tensor, Tensor]:
+    """A ranking as two masks of equal soft mass: hard gates, and the mask's own gates dealt out by rank. The cheaper of
+    the two is the one to beat.
+    """
+    return ranked_mask(scores, float(as_gates(mask).double().mean())), dealt_mask(mask, scores)
+
+
 def dealt_mask(mask: Any, scores: Float[Tensor, " component"]) -> Float[Tensor, " component"]:
     """The mask's own gates dealt out by rank: the largest gate to the highest score. Soft mass and softness stay.
 

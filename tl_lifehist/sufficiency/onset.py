@@ -9,6 +9,7 @@ import pandas as pd
 from tl_lifehist.errors import InputError, nearest
 
 MAX_LOST = 0.1
+MARGIN = 0.01  # of the variance mask's loss, by which a mask has to beat it (ours): less is rounding
 CELL = ["step", "hook_name", "method"]
 COLUMNS = ["step", "hook_name", "site", "layer", "method", "onset", "full_lost_fraction"]
 
@@ -17,8 +18,8 @@ def onset_of_sufficiency(frontier: pd.DataFrame, *, full_lost_fraction: float, m
     """The least soft mass of a sweep that keeps the model's behaviour and beats variance (formula 18 of the sufficiency
     methods, ours).
 
-    That is the least `soft_mass` among the rows with `lost_fraction <= max_lost` and `lost_fraction <
-    variance_lost_fraction`. It is NaN where no row passes, and where the full mask loses more than `max_lost` (or is
+    That is the least `soft_mass` among the rows with `lost_fraction <= max_lost` and `lost_fraction` at least 1 % below
+    `variance_lost_fraction`. It is NaN where no row passes, and where the full mask loses more than `max_lost` (or is
     NaN): then the dictionary misses what the model needs, and no mask over it can show when little is enough. Nothing
     is interpolated between the masks of the sweep: a value between two of them was never injected.
 
@@ -29,8 +30,8 @@ def onset_of_sufficiency(frontier: pd.DataFrame, *, full_lost_fraction: float, m
         max_lost: what may be lost (ours: 0.1).
 
     How it can mislead: it is no smaller than the smallest mask of the sweep and jumps between its masks, so compare
-    onsets of one sweep only. "Beats" is any margin on the test rows, noise included. At a site where mean ablation
-    costs nearly nothing, a tenth of it is nothing: read the empty mask's KL first.
+    onsets of one sweep only. It has no interval: another text can move it by a step of the sweep. At a site where mean
+    ablation costs nearly nothing, a tenth of it is nothing: read the empty mask's KL first.
 
     Raises:
         InputError: a column is missing, or `max_lost` outside [0, 1].
@@ -41,7 +42,7 @@ def onset_of_sufficiency(frontier: pd.DataFrame, *, full_lost_fraction: float, m
     if not full_lost_fraction <= max_lost:  # NaN fails too
         return float("nan")
     lost = frontier["lost_fraction"]
-    enough = frontier.loc[(lost <= max_lost) & (lost < frontier["variance_lost_fraction"]), "soft_mass"]
+    enough = frontier.loc[(lost <= max_lost) & (lost < (1 - MARGIN) * frontier["variance_lost_fraction"]), "soft_mass"]
     return float(enough.min()) if len(enough) else float("nan")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tl_lifehist.sufficiency.claims import LEAST_UNITS
+from tl_lifehist.sufficiency.trajectories import AGAINST
+
 # Medians of Bernas, Chevalier, Jourdan and Hudelot (2026); over which cells, and at which site, is not said.
 PUBLISHED = {
     ("reconstruction", "soft_mass"): 0.730,
@@ -17,6 +20,7 @@ PUBLISHED = {
     ("downstream", "nmse"): 0.959,
     ("downstream", "enrichment_omega"): 5.32,
 }
+TOO_FEW = "- (too few of them)"
 BESIDE = ("relative_kl", "accuracy_drop", "nmse")  # of the empty and the full mask, which have no published figure
 WORDS = {
     "soft_mass": "soft mass",
@@ -42,7 +46,7 @@ def published_table(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
                 known = PUBLISHED.get((mask, name))
                 rows.append((title, _short(values.median()), len(values), "" if known is None else _short(known)))
         rows += _transfer_rows(str(site), tables.get("transfer"))
-    rows += _sign_rows(tables["trajectories"])
+    rows += _sign_rows(tables["trajectories"], evaluation)
     return pd.DataFrame(rows, columns=["quantity", "ours", "n", "published"])
 
 
@@ -62,7 +66,7 @@ def _transfer_rows(site: str, transfer: pd.DataFrame | None) -> list[tuple[str, 
     ]
 
 
-def _sign_rows(table: pd.DataFrame) -> list[tuple[str, str, int, str]]:
+def _sign_rows(table: pd.DataFrame, evaluation: pd.DataFrame) -> list[tuple[str, str, int, str]]:
     signs = {
         "checkpoint": "Pythia strongly positive, EuroBERT-210M negative, OLMo positive",
         "depth": "Pythia about 0, EuroBERT-210M strongly positive, OLMo positive",
@@ -71,7 +75,7 @@ def _sign_rows(table: pd.DataFrame) -> list[tuple[str, str, int, str]]:
     return [
         (
             f"{line.site}: correlation of downstream relative KL with {line.against} (empty mask {_short(line.empty)})",
-            _short(line.pooled),
+            _short(line.pooled) if evaluation[AGAINST[line.against]].nunique() >= LEAST_UNITS else TOO_FEW,
             int(line.n_cells),
             signs[line.against],
         )

@@ -160,10 +160,18 @@ class SufficiencyStudy:
             "steps": list(self.series.steps),
             "hook_names": list(self.hook_names or ()),
             "config": config,
-            "reduced": dict(self.reduced),
+            "reduced": {**self.reduced, **self._too_few_steps},
             "seed": self.seed,
             "threads": threads,
         }
+
+    @property
+    def _too_few_steps(self) -> dict[str, str]:
+        from tl_lifehist.sufficiency.calibration import gates_can_close
+
+        if gates_can_close(self.steps):
+            return {}
+        return {"steps of a mask": f"{self.steps}, in which no gate can close: nothing is claimed of any mask"}
 
     def units(self) -> list[Unit]:
         """One unit for each checkpoint and hook point, and one for each with SAEs of the life-history run."""

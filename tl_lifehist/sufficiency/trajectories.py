@@ -58,7 +58,8 @@ def trajectories(
       and the empty mask does not show the same: it has the other sign, or lies outside the pooled interval and nearer
       to 0, or does not vary. Nor may the normaliser explain it: every figure but the KL in nats has to follow the steps
       or layers more closely than the clean entropy does, since the price of a mask is relative too, and a relative KL
-      needs a KL in nats of the same sign. Never without an empty mask.
+      or a lost fraction needs a KL in nats of the same sign; a lost fraction has to follow them more closely than the
+      empty mask's KL in nats, which it is divided by. Never without an empty mask.
 
     Args:
         table: the `evaluation` table: step, hook_name, site, layer, method, mask and the quantities; `seed` and
@@ -121,7 +122,11 @@ def _row(
     absolute, clean = _pooled(cells, "kl", against), _pooled(cells, "clean_entropy", against)
     # price and figures are relative, so the entropy alone can move both: only the KL in nats is free of it
     normaliser = quantity != "kl" and abs(clean) >= abs(pooled) - _ROUNDING
-    normaliser = normaliser or (quantity.endswith("relative_kl") and absolute * pooled <= 0)
+    normaliser = normaliser or (quantity.endswith(("relative_kl", "lost_fraction")) and absolute * pooled <= 0)
+    # of a lost fraction the KL of mean ablation is the normaliser, and the empty mask's own value is always 1
+    normaliser = normaliser or (
+        quantity.endswith("lost_fraction") and abs(_pooled(nulls["empty"], "kl", against)) >= abs(pooled) - _ROUNDING
+    )
     claimed = low * high > 0 and p <= MAX_P and not stratified["stratified"] * pooled < 0 and not same
     claimed = claimed and not normaliser
     return stratified | {

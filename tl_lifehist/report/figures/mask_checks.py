@@ -70,13 +70,14 @@ def explained_variance(dictionaries: pd.DataFrame, checkpoints: pd.DataFrame, si
 def stability(stability: pd.DataFrame, site: str) -> go.Figure:
     """Overlap of masks that differ in their seed alone, by target, beside random masks of the same soft masses.
 
-    Each point of a box is a pair of seeds in one cell. The last box: overlap of the dictionaries of two seeds.
+    Each point of a box is a pair of seeds in one cell. The last boxes: overlap of the dictionaries of two seeds, for
+    methods that depend on where they start, beside random directions.
 
     How it can mislead: masks with other components can be equally sufficient. Low overlap says that the mask is not
     unique, not that it is wrong; high overlap of two large masks says nothing.
 
     Args:
-        stability: site, target, seed_a, seed_b, overlap, overlap_null, dictionary_overlap.
+        stability: site, target, seed_a, seed_b, overlap, overlap_null, dictionary_overlap, dictionary_null.
         site: the only one that is shown.
     """
     here = at(stability, site)
@@ -87,25 +88,32 @@ def stability(stability: pd.DataFrame, site: str) -> go.Figure:
     boxes = [(label(t), "overlap", COLOURS.get(t, INK), here.loc[here["target"] == t]) for t in targets]
     boxes += [(label(t), "overlap_null", CONTROL, here.loc[here["target"] == t]) for t in targets]
     boxes.append(("dictionaries", "dictionary_overlap", INK, pairs))
+    boxes.append(("dictionaries", "dictionary_null", CONTROL, pairs))
     for name, column, colour, rows in boxes:
         values = rows[column].dropna()
         fig.add_box(
             x=values,
             y=[name] * len(values),
             orientation="h",
-            offsetgroup="null" if column == "overlap_null" else "own",
+            offsetgroup="null" if column.endswith("_null") else "own",
             line={"color": colour, "width": 1.4},
-            fillcolor=FAINT if column == "overlap_null" else "rgba(0,0,0,0)",
+            fillcolor=FAINT if column.endswith("_null") else "rgba(0,0,0,0)",
             boxpoints="all" if len(values) <= FEW else False,
             jitter=0.5,
             pointpos=0,
             marker={"color": colour, "size": 4, "opacity": 0.6},
-            name=f"{name}, random masks" if column == "overlap_null" else name,
+            name=f"{name}, at random" if column.endswith("_null") else name,
             hoverinfo="x+name",
             showlegend=False,
         )
     square = {"color": FAINT, "size": 10, "symbol": "square", "line": {"color": CONTROL, "width": 1}}
-    fig.add_scatter(x=[None], y=[None], mode="markers", marker=square, name="random masks, same soft masses")
+    fig.add_scatter(
+        x=[None],
+        y=[None],
+        mode="markers",
+        marker=square,
+        name="random masks of the same soft masses, random directions",
+    )
     fig.update_yaxes(type="category", categoryorder="array", categoryarray=names, autorange="reversed", showgrid=False)
     fig.update_xaxes(title_text="overlap", range=[-0.03, 1.03])
     return fig.update_layout(boxmode="group", showlegend=True)

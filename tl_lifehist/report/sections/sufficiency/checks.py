@@ -103,15 +103,25 @@ def stability(run: RunTables) -> Content:
                 f"{label(target)} {number(spread(here['overlap']).median)} (random masks "
                 f"{number(spread(here['overlap_null']).median)})"
             )
-        whole = spread(_pairs(own)["dictionary_overlap"])
-        points.append(f"<strong>{code(site)}</strong>: {listed(said)}; dictionaries {number(whole.median)}.")
+        pairs = _pairs(own)
+        drawn = [
+            f"{label(method)} {number(spread(here['dictionary_overlap']).median)} (random directions "
+            f"{number(spread(here['dictionary_null']).median)})"
+            for method in in_order(pairs["method"], METHODS)
+            if (here := pairs[pairs["method"] == method])["dictionary_overlap"].notna().any()
+        ]
+        points.append(
+            f"<strong>{code(site)}</strong>: {listed(said)}. Dictionaries: {listed(drawn, 'SVD alone, or one seed')}."
+        )
     return Content(
         text="Overlap of the masks that two seeds give, in the median over pairs and cells.",
         points=points,
         definition="Overlap of two masks over one dictionary: the sum of the smaller gates over the sum of the larger "
-        "(ours). Of two dictionaries: mean absolute cosine of their directions under the best assignment (ours). "
+        "(ours). Of two dictionaries: mean absolute cosine of their directions under the best assignment (ours), for "
+        "methods that depend on where they start: SVD does not. "
         "Gates: formula 3.",
-        control="The same with the gates of one mask permuted, so with the same soft masses.",
+        control="The same with the gates of one mask permuted, so with the same soft masses; for dictionaries, as many "
+        "random directions.",
         sample=f"{len(_pairs(data)):,} pairs of seeds in {len(data[CELL].drop_duplicates()):,} cells.",
         misleads="Masks are not unique: two masks that share nothing can be equally sufficient.",
         figures=by_site("stability", data, lambda site: figures.stability(data, site)),

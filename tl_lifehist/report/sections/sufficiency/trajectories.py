@@ -49,8 +49,9 @@ def trajectories(run: RunTables) -> Content:
         "method for depth). Intervals: 95 %, by bootstrap.",
         control="The same pooled correlation for the empty and the full mask, and that of the mask's KL in nats and of "
         "the entropy of the clean predictions. Claimed (ours): the pooled interval excludes 0, p is at most 0.05 "
-        "(steps or layers in random order), the strata do not have the other sign, and the empty mask does not show "
-        "the same.",
+        "(steps or layers in random order), the strata do not have the other sign, the empty mask does not show the "
+        "same, and what the quantity is divided by does not either: neither the clean entropy, nor, for a lost "
+        "fraction, the KL of mean ablation; a relative KL or a lost fraction also needs a KL in nats of the same sign.",
         sample=f"{counts(data['n_cells'])} cells, {counts(data['n_strata'])} strata.",
         misleads="Cells of one model are not independent, and few checkpoints make any monotone series a correlation "
         "of 1. Targets are not merged into one score.",
