@@ -322,3 +322,11 @@ def test_dictionaries_of_two_seeds_stand_beside_random_directions(pocket_series)
         expected = lh.dictionary_overlap(fitted[row.seed_a], fitted[row.seed_b])
         assert row.dictionary_overlap == pytest.approx(expected)
         assert 0 < row.dictionary_null < 0.5
+
+
+def test_seeds_that_draw_nothing_are_no_stability(tmp_path):
+    study = small_masks(hook_names=HOOKS[:1], methods=("svd",), close_ups=("svd",), batch_size=6)
+    assert len(study.calibration) == 6
+    run = study.run(tmp_path / "run")
+    assert not run.claims["claim"].str.contains("two seeds").any()
+    assert "stability" not in run.tables or not len(run.table("stability"))
