@@ -62,9 +62,10 @@ def bridge(run: RunTables) -> Content:
         "is 0.1 over the number of alive features. With the SAE's error added back, and without. "
         "Mass gap: log mass of the carriers less that of their matched sets, in standard deviations. Formula 9: lost "
         "fraction, of the mask and of the empty and the full one.",
-        control="Sets of non-carriers matched by mass (D19 of the life history); the grey band holds 95 % of them. A "
-        "mask is tested only where at most 10 % of the carriers are unmatched and the mass gap is at most 0.1 either "
-        "way. The empty mask is the null of what a mask loses, the full mask its floor.",
+        control="Sets matched by mass: the labels “carrier” exchanged among ten features of neighbouring mass (ours); "
+        "the grey band holds 95 % of them. A mask is tested only where at most 10 % of the carriers have no other kind "
+        "among their ten and the mass gap is at most 0.1 either way. The empty mask is the null of what a mask loses, "
+        "the full mask its floor.",
         sample=f"{len(data):,} masks; {counts(data['n_carriers'])} carriers of {counts(data['n_alive'])} alive "
         "features.",
         misleads="Carriers are known from the end of training, so early checkpoints are read with hindsight. Mass "
