@@ -176,3 +176,15 @@ def test_thinning_keeps_about_as_many_and_from_everywhere(held, wanted, kept):
     gaps = {int(gap) for gap in found.diff()}
     assert len(gaps) <= 1  # evenly
     assert int(found[-1]) >= held * (kept - 1) // kept // 2
+
+
+def test_special_tokens_within_a_text_are_neither_analysed_nor_masked():
+    """Also those that the tokenizer itself puts nowhere: a separator, and a mask that stood in the text before."""
+    roles = {"sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
+    tok = tokenizer("[SEP]", "[PAD]", "[MASK]", **roles)
+    text = "w5 [SEP] w6 w7 [MASK] w8 [SEP] w9"
+    for seed in range(5):
+        tokens = TokenSet.for_masked_lm([text], tok, context_size=8, mask_rate=0.6, seed=seed)
+        assert tokens.valid.tolist() == [[True, False, True, True, False, True, False, True]]
+        assert (tokens.labels[~tokens.valid] == -100).all()
+        assert tokens.ids[0, [1, 4, 6]].tolist() == [0, 2, 0]
