@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
 from safetensors.torch import load_file
 from small_masks import HOOKS, small_masks
@@ -330,3 +331,33 @@ def test_seeds_that_draw_nothing_are_no_stability(tmp_path):
     run = study.run(tmp_path / "run")
     assert not run.claims["claim"].str.contains("two seeds").any()
     assert "stability" not in run.tables or not len(run.table("stability"))
+
+
+def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_text(tmp_path, monkeypatch, make_sae):
+    from tl_lifehist.sufficiency import carriers as module
+
+    study = small_masks(life_history=tmp_path, mass_price=0.3)
+    sae = make_sae(d_in=96, d_sae=20, k=4, unit=True)
+    fires = np.random.default_rng(0).random((400, 20)) < 0.3
+    fires[:, 15:] = False  # five features that never fire
+    profile = lh.FeatureProfiles(4096, HOOKS[1], sp.csc_array(fires * 1.0))
+    monkeypatch.setattr("tl_lifehist.lifehistory.stored.stored_features", lambda *_: (sae, profile, [0, 3, 7]))
+    seen: dict[str, list] = {"collect_activations": [], "calibrate_masks": [], "evaluate_mask": []}
+    for name, calls in seen.items():
+        real = getattr(module, name)
+
+        def record(*args, real=real, calls=calls, **kwargs):
+            calls.append(args)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, record)
+    module.carriers_unit(tmp_path, study, 4096, HOOKS[1])
+    assert [call[2] for call in seen["collect_activations"]] == [study.train]
+    ((_, tasks, text),) = seen["calibrate_masks"]
+    assert text is study.calibration
+    assert [task.penalty for task in tasks] == [pytest.approx(0.3 / 15)] * 2
+    assert [task.keep_error for task in tasks] == [True, False]
+    assert [call[3] for call in seen["evaluate_mask"]] == [study.test] * 2
+    table = pd.read_parquet(tmp_path / "carriers.parquet")
+    assert table["n_alive"].tolist() == [15, 15]
+    assert table["n_carriers"].tolist() == [3, 3]
