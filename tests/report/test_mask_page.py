@@ -293,7 +293,9 @@ def test_the_bridge_shows_losses_beside_the_empty_and_the_full_mask(mask_tables:
     assert "<td class=number>0.25</td><td class=number>0.98</td><td class=number>0</td></tr>" in text
     content = built(mask_tables, "bridge")
     assert not isinstance(content, str)
-    assert "at most 10 % of the carriers are unmatched and the mass gap is at most 0.1" in content.control
+    assert "at most 10 % of the carriers have no other kind among their ten and the mass gap is at most 0.1" in (
+        content.control
+    )
     mask_tables["carriers"] = table.drop(columns=[c for c in table if c.startswith(("mass_gap", "empty_", "full_"))])
     bare = shown(mask_tables, "bridge")
     assert "0.25 with the error dropped and 0.25 with the error kept." in paragraph(bare, "bridge", MLP)
