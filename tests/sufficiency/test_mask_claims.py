@@ -68,3 +68,14 @@ def test_masks_that_had_no_time_to_close_claim_nothing():
     other = [name for name in long.index if "masks" not in name]
     assert len(other) == 4
     assert list(short.loc[other, "verdict"]) == list(long.loc[other, "verdict"])
+
+
+def test_units_that_drift_together_are_taken_for_independent_ones():
+    """A limit, named on the method page: a common random walk over 8 checkpoints of 5 layers rejects far too often."""
+    rng = np.random.default_rng(0)
+    beyond = []
+    for seed in range(100):
+        drift = rng.normal(size=8).cumsum()[:, None] + rng.normal(size=5) + 0.5 * rng.normal(size=(8, 5))
+        row = paired("x", series(10 + drift.ravel()), series(np.full(40, 10.0)), less=True, seed=seed)
+        beyond.append(row["verdict"] == "beyond")
+    assert 0.3 < np.mean(beyond) < 0.6
