@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from tl_lifehist.errors import InputError
 
 E = TypeVar("E")
+_ALL: dict[str, Registry] = {}
 
 
 class Registry(Mapping[str, E], Generic[E]):
@@ -24,6 +25,7 @@ class Registry(Mapping[str, E], Generic[E]):
         self.kind = kind
         self._entries = dict(entries)
         self._shipped = frozenset(entries)
+        _ALL[kind] = self
 
     def register(self, name: str, entry: E) -> E:
         """Add an entry, or replace one that was added before.
@@ -74,3 +76,15 @@ class Registry(Mapping[str, E], Generic[E]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def all_added() -> dict[str, Mapping[str, object]]:
+    """What was added to any registry, by the registry's kind, for a worker in another process."""
+    return {kind: registry.added for kind, registry in _ALL.items() if registry.added}
+
+
+def adopt(added: Mapping[str, Mapping[str, object]]) -> None:
+    """Register what `all_added` gave in another process."""
+    for kind, entries in added.items():
+        for name, entry in entries.items():
+            _ALL[kind].register(name, entry)

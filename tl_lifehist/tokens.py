@@ -6,7 +6,8 @@ how a `TokenSet` is built and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,25 @@ class TokenSet:
     def tensors(self) -> tuple[Tensor | None, ...]:
         """The five tensors, in the order of the constructor."""
         return self.ids, self.valid, self.labels, self.attention_mask, self.documents
+
+    @property
+    def key(self) -> str:
+        """A hash of everything in it, shapes and types included: two texts of one key are one text."""
+        digest = hashlib.sha256()
+        for name, tensor in self.to_tensors().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Its tensors by name, on the CPU and contiguous, as a file holds them."""
+        named = {name: getattr(self, name) for name in ("ids", "valid", "labels", "attention_mask", "documents")}
+        return {name: t.detach().cpu().contiguous().clone() for name, t in named.items() if t is not None}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> TokenSet:
+        """The counterpart of `to_tensors`."""
+        return cls(**tensors)
 
     def batches(self, batch_size: int) -> Iterator[TokenSet]:
         """Consecutive groups of `batch_size` sequences."""

@@ -13,7 +13,7 @@ from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder
 from tl_lifehist.checkpoints.cache import Size
 from tl_lifehist.checkpoints.shape import ModelShape, shape_of_folders
 from tl_lifehist.checkpoints.sources import Recipe, companions, first_tokenizer, home_of_config
-from tl_lifehist.checkpoints.weights import weight_files
+from tl_lifehist.checkpoints.weights import sampled_digest, weight_files
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 
@@ -72,6 +72,10 @@ class FolderSource(Recipe):
 
     def shape(self, step: int) -> ModelShape:
         return shape_of_folders(self._homes(step), self.options)
+
+    def identity(self, step: int) -> str:
+        place = self.root / self.places[step]
+        return f"{self.places[step]} {sampled_digest(weight_files(place, step))}"
 
     def place(self, step: int) -> str:
         return self.places[step]

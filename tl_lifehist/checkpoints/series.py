@@ -207,6 +207,15 @@ class CheckpointSeries(_Models):
         revisions.require_steps([step], self._steps, self.name)
         return self._source.load(step)
 
+    def identity(self, step: SupportsIndex) -> str:
+        """What tells a step's weights from others without loading them: of a folder, sizes and samples of its files;
+        of models in memory, a hash of their parameters; of a hub repository, the branch or path. A user's own loader
+        can tell nothing.
+        """
+        step = _step(step)
+        revisions.require_steps([step], self._steps, self.name)
+        return self._source.identity(step)
+
     @property
     def keep(self) -> bool:
         """Whether a checkpoint that was fetched from the hub stays in its cache after loading."""

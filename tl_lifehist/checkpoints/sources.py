@@ -5,6 +5,8 @@ A source that works from files can be pickled as a recipe, so a worker in anothe
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 from tl_lifehist.checkpoints import hub
 from tl_lifehist.checkpoints.boot import LoadOptions, load_tokenizer
 from tl_lifehist.checkpoints.cache import Size
+from tl_lifehist.checkpoints.integrity import fingerprint
 from tl_lifehist.checkpoints.shape import ModelShape, shape_of_model
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
@@ -38,6 +41,12 @@ class Source(ABC):
     def shape(self, step: int) -> ModelShape:
         """How large the step's model is; without its weights where there is a configuration."""
         return shape_of_model(self.load(step))
+
+    def identity(self, step: int) -> str:
+        """What tells the step's weights from others as far as can be seen without loading them; empty where nothing
+        can.
+        """
+        return self.place(step)
 
     def place(self, step: int) -> str:
         """Where the step lies: a branch, a folder, a file; empty for models that lie nowhere."""
@@ -72,6 +81,9 @@ class ModelsSource(Source):
 
     def load(self, step: int) -> HookedModel:
         return require_hooked(self.models[step], step)
+
+    def identity(self, step: int) -> str:
+        return hashlib.sha256(json.dumps(fingerprint(self.models[step])).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> Any:
         raise InputError(

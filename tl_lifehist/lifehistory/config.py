@@ -1,0 +1,152 @@
+"""Every threshold and size of a life-history study. Values are ours unless marked: [P] paper, [prior] its authors'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tl_lifehist.config import option
+from tl_lifehist.errors import InputError
+
+
+@dataclass(frozen=True)
+class SAETraining:
+    """How the SAEs are trained (D1)."""
+
+    d_sae: int | None = option(None, "features of an SAE; 4 times the width by default [prior]")
+    k: int = option(32, "active features per token [prior]")
+    training_tokens: int = option(600_000, "rows each SAE is trained on")
+    init: str = option("shared", 'initial weights: "shared", "independent" or "previous"')
+
+    def __post_init__(self) -> None:
+        if self.init not in ("shared", "independent", "previous"):
+            raise InputError(f'init={self.init!r} is unknown: use "shared", "independent" or "previous".')
+        _at_least(self, 1, "k", "training_tokens", *(["d_sae"] if self.d_sae is not None else []))
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which features are alive, and which of two checkpoints are one (D2, D3, D5 to D7)."""
+
+    min_similarity: float = option(0.5, "least Pearson correlation of a match [P]")
+    method: str = option("gated", 'assignment: "gated", or "dense", the literal order')
+    transformed: float | None = option(None, "least correlation of a second, weaker match; none by default [prior]")
+    max_gap: int = option(0, "checkpoints that a lineage may skip")
+    min_rate: float = option(1e-3, "least firing rate of an alive feature")
+    min_count: int = option(50, "least number of firings of an alive feature")
+    firing_threshold: float = option(1e-6, "a code up to it does not fire")
+
+    def __post_init__(self) -> None:
+        if self.method not in ("gated", "dense"):
+            raise InputError(f'method={self.method!r} is unknown: use "gated" or "dense".')
+
+
+@dataclass(frozen=True)
+class CarrierRule:
+    """Which lineages are persistent carriers (D9)."""
+
+    min_snapshots: int | None = option(None, "least number of checkpoints after step 0; by default from min_share")
+    min_share: float = option(2 / 3, "share of the checkpoints after step 0, rounded up: 4 of 6 [P]")
+    consecutive: bool = option(True, "the checkpoints follow each other")
+    alive_at_end: bool = option(True, "alive at the last checkpoint")
+
+
+@dataclass(frozen=True)
+class Containment:
+    """Which features contain which (D12)."""
+
+    min_containment: float = option(0.8, "least containment index of an edge")
+    min_firings: int = option(50, "least number of firings of the contained feature")
+    min_lift: float = option(2.0, "least lift of an edge")
+    max_p: float = option(1e-6, "largest hypergeometric p, after Bonferroni")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much of SAE noise is measured (C1)."""
+
+    noise_steps: tuple[int, ...] | None = option(None, "checkpoints trained again; first, middle and last by default")
+    n_frozen: int = option(3, "trainings at the last checkpoint for the frozen null")
+    frozen_draws: int = option(500, "draws of the frozen null")
+    unrelated_draws: int = option(3, "shuffles of the unrelated null")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "n_frozen", "frozen_draws", "unrelated_draws")
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Controls of loads and of recruitment (D19, C6, C8)."""
+
+    controls: tuple[str, ...] = option(("count", "rate", "mass"), "kinds of control sets")
+    n_draws: int = option(100, "control sets of each kind")
+    n_nearest: int = option(10, "neighbours in rate or mass that a control is drawn from")
+    caliper: float = option(0.25, "largest distance of a control, in decades")
+    max_unmatched: float = option(0.1, "share of carriers without an equal above which nothing is testable")
+    max_smd: float = option(0.25, "standardised mean difference above which nothing is testable")
+    n_rewired: int = option(20, "degree-preserving rewirings of the graph")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "n_draws", "n_nearest")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Parts that are samples even when nothing is reduced."""
+
+    load_tokens: int = option(16_384, "positions on which ablations are scored")
+    singles_per_role: int = option(15, "features of each role ablated alone")
+    single_carriers: int = option(60, "carriers ablated alone")
+    regression_sets: int = option(60, "random sets of the load regression")
+    content_draws: int = option(19, "sets of equal mass from the other content class")
+    contexts: int = option(5, "contexts shown per carrier")
+    window: int = option(12, "tokens shown on each side of a firing")
+    frequent_ids: int = option(50, "most frequent vocabulary ids left out in control C11")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "load_tokens")
+
+
+@dataclass(frozen=True)
+class Forecasting:
+    """What is predicted from the onset (D20, D21, D23)."""
+
+    onset: int | None = option(None, "checkpoint to predict from; by default from onset_share")
+    onset_share: float = option(0.007, "share of training after which the first checkpoint is the onset [P]")
+    min_positives: int = option(10, "carriers at the onset below which nothing is predicted")
+    n_folds: int = option(5, "stratified folds")
+    n_repeats: int = option(20, "repeats of the folds")
+    n_permutations: int = option(200, "permutations of the labels")
+    inverse_penalty: float = option(1.0, "C of the logistic regression")
+    n_groups: int = option(10, "groups by entropy whose survival is shown")
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """When a claim counts."""
+
+    level: float = option(0.05, "p at which a claim is beyond its null")
+    null_draws: int = option(1000, "draws of nulls that are cheap")
+    early_share: float = option(0.01, "share of training that is early [P]")
+    min_lineages: int = option(10, "lineages below which function and direction are not compared")
+    min_mass_share: float = option(0.5, "share of mass on infrastructure ids that makes a feature infrastructure")
+
+
+@dataclass(frozen=True)
+class LifeHistoryConfig:
+    """Every threshold and size of a life-history study, by section."""
+
+    sae: SAETraining = field(default_factory=SAETraining)
+    matching: Matching = field(default_factory=Matching)
+    carriers: CarrierRule = field(default_factory=CarrierRule)
+    containment: Containment = field(default_factory=Containment)
+    noise: Noise = field(default_factory=Noise)
+    controls: Controls = field(default_factory=Controls)
+    sampling: Sampling = field(default_factory=Sampling)
+    forecast: Forecasting = field(default_factory=Forecasting)
+    verdicts: Verdicts = field(default_factory=Verdicts)
+
+
+def _at_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise InputError(f"{name}={getattr(config, name)} must be at least {least}.")

@@ -1,0 +1,255 @@
+"""A study as a list of stages: what each needs, what decides it, and whether what a folder holds of it still counts.
+
+A stage's key is a hash of its parameters and of the keys of all it reads. So a changed number of draws makes stale
+what lies to its right and nothing else, and a label decides nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tl_lifehist.errors import InputError
+from tl_lifehist.store import Manifest, Results, Store
+from tl_lifehist.tokens import TokenSet
+
+if TYPE_CHECKING:
+    from tl_lifehist.checkpoints.series import CheckpointSeries
+    from tl_lifehist.models import HookedModel
+
+T = TypeVar("T")
+Outputs = Mapping[str, Any]
+
+# Whose versions decide numbers: of everything, and further of the stages that load models
+COMPUTING = ("tl_lifehist", "torch", "numpy", "scipy", "scikit-learn", "networkx")
+LOADING = ("transformer-lens", "sae-lens", "transformers")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage takes, at most.
+
+    Attributes:
+        positions: that a model runs forward on.
+        gradients: those of them that are also run backward.
+        bytes: that it stores.
+    """
+
+    positions: float = 0.0
+    gradients: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a study: `fn(inputs, **params)` returns its outputs by name.
+
+    Attributes:
+        name: what its folder is called.
+        fn: a function at a module's top level, so that workers find it.
+        params: keyword arguments of `fn`: numbers, strings, tuples, frozen dataclasses of them. They decide the
+            outputs, so they are part of the key.
+        needs: stages whose outputs it reads.
+        texts: splits it reads.
+        steps: checkpoints it loads.
+        group: stages of one group run in one process, one after the other, and share loaded models and clean passes.
+        title: what is done, for people.
+        cost: what it takes.
+    """
+
+    name: str
+    fn: Callable[..., Outputs]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    group: str = ""
+    title: str = ""
+    cost: Cost = Cost()
+
+
+class Inputs:
+    """What a stage works on: outputs of the stages it needs, its texts, and the checkpoints it names."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        store: Store,
+        series: CheckpointSeries,
+        texts: Mapping[str, str],
+        load: Callable[[int], HookedModel],
+        held: dict[Hashable, Any],
+    ) -> None:
+        self.series = series
+        self._stage, self._store, self._texts, self._load, self._held = stage, store, texts, load, held
+
+    def __getitem__(self, stage: str) -> Results:
+        """The outputs of a stage that is needed.
+
+        Raises:
+            InputError: the stage does not say that it needs it, so a change there would go unseen here.
+        """
+        self._declared("needs", stage)
+        return self._store.results(stage)
+
+    def text(self, split: str) -> TokenSet:
+        """The tokens of a split, read once for a group."""
+        self._declared("texts", split)
+        return self.shared(("text", split), lambda: self._store.text(self._texts[split]))
+
+    def model(self, step: int) -> HookedModel:
+        """A checkpoint, loaded once for a group."""
+        self._declared("steps", step)
+        return self._load(step)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """`make()`, called once for all stages of a group: for clean passes and what else several of them need."""
+        if key not in self._held:
+            self._held[key] = make()
+        return self._held[key]
+
+    def _declared(self, what: str, name: Any) -> None:
+        known = getattr(self._stage, what)
+        if name not in known:
+            raise InputError(f"The stage {self._stage.name!r} reads {name!r}, but its {what} are {list(known)}.")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage beside what a folder holds of it.
+
+    Attributes:
+        stage: the stage.
+        key: of the outputs that are wanted.
+        decided_by: what the key is a hash of.
+        state: "done", "missing", "damaged" or "stale".
+        why: the file that is damaged, or the parameter that differs; empty otherwise.
+    """
+
+    stage: Stage
+    key: str
+    decided_by: Mapping[str, Any]
+    state: str
+    why: str
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+
+def plan(
+    stages: Sequence[Stage],
+    store: Store | None,
+    series: CheckpointSeries,
+    texts: Mapping[str, str],
+    *,
+    threads: int,
+) -> list[Planned]:
+    """Every stage with its key and its state in a folder (None: a folder that holds nothing). Loads no weights.
+
+    Args:
+        texts: key of the text of each split.
+        threads: part of every key: sums differ in the last bit between numbers of threads.
+    """
+    keys: dict[str, str] = {}
+    identities = {step: series.identity(step) for step in sorted({step for stage in stages for step in stage.steps})}
+    planned = []
+    for stage in stages:
+        if stage.name in keys:
+            raise ValueError(f"two stages are called {stage.name!r}")
+        unknown = [name for name in stage.needs if name not in keys]
+        if unknown:
+            raise ValueError(f"stage {stage.name!r} needs {unknown}, which do not come before it")
+        decided_by = {
+            "params": plain(stage.params),
+            "needs": {name: keys[name] for name in stage.needs},
+            "texts": {split: texts[split] for split in stage.texts},
+            "weights": {str(step): identities[step] for step in stage.steps},
+            "versions": versions((*COMPUTING, *LOADING) if stage.steps else COMPUTING),
+            "threads": threads,
+        }
+        keys[stage.name] = fingerprint(decided_by)
+        state, why = _state(stage.name, keys[stage.name], decided_by, store)
+        planned.append(Planned(stage, keys[stage.name], decided_by, state, why))
+    return planned
+
+
+def _state(name: str, key: str, decided_by: Mapping[str, Any], store: Store | None) -> tuple[str, str]:
+    if store is None or not store.folder(name).is_dir():
+        return "missing", ""
+    try:
+        held = store.manifest(name)
+    except InputError:
+        return "damaged", "manifest.json is damaged"
+    if held.key != key or fingerprint(held.decided_by) != held.key:
+        return "stale", _difference(held, decided_by)
+    damage = store.damage(name)
+    return ("damaged", damage) if damage else ("done", "")
+
+
+def _difference(held: Manifest, wanted: Mapping[str, Any]) -> str:
+    """What differs, "sae.k: 8 → 16"; the stages that it follows from where nothing of its own does."""
+    before, now = dict(held.decided_by), dict(wanted)
+    needs = [before.pop("needs", {}), now.pop("needs")]
+    found = [
+        f"{path.removeprefix('params.')}: {_short(old)} → {_short(new)}" for path, old, new in differences(before, now)
+    ]
+    changed = [name for name, key in needs[1].items() if needs[0].get(name) != key]
+    return ", ".join(found) or f"follows {', '.join(changed)}"
+
+
+def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two nested mappings differ: path, old and new value (None where there is none)."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in dict.fromkeys((*before, *now)):
+            yield from differences(before.get(name), now.get(name), f"{path}.{name}" if path else str(name))
+    elif before != now:
+        yield path, before, now
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:36]} ..."
+
+
+def plain(value: Any) -> Any:
+    """A parameter as JSON has it.
+
+    Raises:
+        TypeError: a value that is no number, string, tuple, mapping or dataclass of these.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{value!r} cannot be a parameter of a stage: it has no key")
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The installed versions of those packages that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
