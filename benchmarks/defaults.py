@@ -1,6 +1,6 @@
 """Which of our defaults decide a downstream mask: one of them changed at a time, on the pocket model.
 
-The published text names neither the site nor the price, the reference or the number of components. This prints what
+The published text names neither the site nor the penalty, the reference or the number of components. This prints what
 each does to soft mass, relative KL and lost fraction at both sites, beside the empty and the full mask, with the spread
 over three seeds for scale.
 
@@ -19,7 +19,7 @@ import tl_lifehist as lh
 
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "seed": [{"seed": 1}, {"seed": 2}],
-    "price (lambda k)": [{"price": 0.03}, {"price": 0.3}],
+    "penalty_total (lambda k)": [{"penalty_total": 0.03}, {"penalty_total": 0.3}],
     "relative to": [{"relative_to": "mean_ablation"}, {"relative_to": "nats"}],
     "components": [{"k": 24}, {"k": 96}],
     "method": [{"method": "ica"}, {"method": "nmf"}, {"method": "semi_nmf"}],
@@ -70,7 +70,7 @@ def measure(
     *,
     method: str = "svd",
     k: int = 48,
-    price: float = 0.1,
+    penalty_total: float = 0.1,
     relative_to: str = "entropy",
     steps: float = 1.0,
     batch_size: int = 8,
@@ -87,7 +87,7 @@ def measure(
         calibration,
         lh.Downstream(relative_to),
         hook_name=hook_name,
-        penalty=price / k,
+        penalty=penalty_total / k,
         steps=round(steps * n_steps),
         batch_size=batch_size,
         learning_rate=learning_rate,

@@ -87,7 +87,7 @@ def compare(model: Any, tokens: TokenSet, hook_name: str, repeats: int, n_masks:
     def through_hooks(freeze: bool) -> torch.Tensor:
         z = gates.clone().requires_grad_()
         mask = lh.MaskedReconstruction(hook_name, dictionary, z)
-        reference = clean.tail.head(clean.entry.final).detach()
+        reference = clean.suffix.head(clean.prefix.final).detach()
         with frozen(model) if freeze else nullcontext(), model.hooks(fwd_hooks=mask.fwd_hooks(tokens.valid)):
             logits = run_model(model, tokens.ids, tokens.attention_mask)[tokens.scored]
             kl_divergence(reference, logits).mean().backward()
@@ -104,7 +104,7 @@ def compare(model: Any, tokens: TokenSet, hook_name: str, repeats: int, n_masks:
         with frozen(model):
             final = above.final(start)
             with torch.no_grad():
-                reference = above.head(clean.entry.final)
+                reference = above.head(clean.prefix.final)
             kl_divergence(reference, above.head(final)).mean().backward()
         return start.grad  # type: ignore[return-value]
 

@@ -6,7 +6,7 @@ an SAE as well as over a decomposition, and saved and loaded again. Nothing is l
     python examples/masks_in_your_code.py
     python examples/masks_in_your_code.py --model EleutherAI/pythia-160m --step 143000 --layer 6 --mask-steps 500
 
-How its numbers can mislead: a mask is sufficient for its target, at its site, at its price, on such text. The prompt
+How its numbers can mislead: a mask is sufficient for its target, at its site, at its penalty, on such text. The prompt
 below is one text, and a prediction that survives on it shows no more than that. What the empty mask keeps, the mask
 need not be praised for.
 """

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--sites", nargs="+", default=["hook_mlp_out", "hook_resid_post"])
     parser.add_argument("--method", default="svd", help="svd, ica, nmf or semi_nmf")
     parser.add_argument("--components", type=int, default=64)
-    parser.add_argument("--price", type=float, default=0.1, help="lambda times the number of components")
+    parser.add_argument("--penalty-total", type=float, default=0.1, help="lambda times the number of components")
     parser.add_argument("--mask-steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=2, help="sequences a step")
     parser.add_argument("--train", type=int, default=96, help="sequences")
@@ -75,9 +75,9 @@ def main() -> None:
             translator = lh.fit_translator(model, name, train, steps=60, seed=args.seed)
             transfer = lh.Transfer(final_model, lh.align_checkpoints(acts, final_acts))
 
-            # Four targets, one price, one descent.
+            # Four targets, one penalty, one descent.
             targets = (lh.Reconstruction(), lh.FixedHead(translator), lh.Downstream(), transfer)
-            penalty = args.price / len(dictionary.W_dec)
+            penalty = args.penalty_total / len(dictionary.W_dec)
             masks = lh.calibrate_masks(
                 model,
                 [lh.MaskTask(dictionary, target, penalty, args.seed) for target in targets],
@@ -106,7 +106,7 @@ def main() -> None:
                 calibration,
                 test,
                 hook_name=name,
-                prices=(0.01, 0.03, 0.3),
+                penalty_totals=(0.01, 0.03, 0.3),
                 seed=args.seed,
                 **descent,
             )

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--sites", nargs="+", default=list(SITES), help="hook points within the block")
     parser.add_argument("--method", default="svd", help="svd, ica, nmf or semi_nmf")
     parser.add_argument("--components", type=int, default=100)
-    parser.add_argument("--price", type=float, default=0.1, help="lambda times the number of components")
+    parser.add_argument("--penalty-total", type=float, default=0.1, help="lambda times the number of components")
     parser.add_argument("--steps", type=int, default=200, help="of each mask")
     parser.add_argument("--batch", type=int, default=4, help="sequences a step")
     parser.add_argument("--translator-steps", type=int, default=200)
@@ -93,7 +93,7 @@ def main() -> None:
         print(f"explained variance {dictionary.explained_variance:.3f}; the top 0.1 % of the rows hold ", end="")
         print(f"{top_row_share(acts):.0%} of all variance; the fixed head came to {reached:.2f} nats of the model")
 
-        penalty = args.price / len(dictionary.W_dec)
+        penalty = args.penalty_total / len(dictionary.W_dec)
         targets = (lh.Reconstruction(), lh.FixedHead(translator), lh.Downstream())
         masks = lh.calibrate_masks(
             model,
@@ -138,7 +138,10 @@ def main() -> None:
         print(
             f"{down.n_scored} scored positions, base {down.base_ce:.2f} nats, accuracy {down.accuracy:.1%}", flush=True
         )
-    print(f"\nprice {args.price}, {args.steps} steps, seed {args.seed}; {time.perf_counter() - started:.0f} s")
+    print(
+        f"\npenalty_total {args.penalty_total}, {args.steps} steps, seed {args.seed}; "
+        f"{time.perf_counter() - started:.0f} s"
+    )
 
 
 if __name__ == "__main__":

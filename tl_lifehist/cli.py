@@ -160,12 +160,14 @@ def sufficiency(
         str, typer.Option(help="What masks preserve.")
     ] = "reconstruction,fixed_head,downstream,transfer",
     components: Annotated[int | None, typer.Option(help="Of a dictionary; 100 or the width by default.")] = None,
-    mass_price: Annotated[float, typer.Option(help="Lambda times the number of components.")] = 0.1,
+    penalty_total: Annotated[float, typer.Option(help="Lambda times the number of components.")] = 0.1,
     relative_to: Annotated[str, typer.Option(help='KL relative to "entropy", "mean_ablation" or "nats".')] = "entropy",
     mask_steps: Annotated[int, typer.Option(help="Optimiser steps of a mask.")] = 1000,
     batch_size: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
     translator_steps: Annotated[int, typer.Option(help="Optimiser steps of a fixed head.")] = 400,
-    sweep: Annotated[str, typer.Option(help="Further values of --mass-price, for the frontier.")] = "0.01,0.03,0.3,1",
+    sweep: Annotated[
+        str, typer.Option(help="Further values of --penalty-total, for the frontier.")
+    ] = "0.01,0.03,0.3,1",
     seeds: Annotated[int, typer.Option(min=1, help="Masks of so many seeds, for their stability.")] = 3,
     random_masks: Annotated[int, typer.Option(help="Random masks of the same soft mass.")] = 20,
     sequences: Annotated[str, typer.Option(help="At most, of train, calibration and test text.")] = "512,256,256",
@@ -213,7 +215,7 @@ def sufficiency(
             targets=words(targets),
             close_ups=words(methods)[:1],
             n_components=components,
-            mass_price=mass_price,
+            penalty_total=penalty_total,
             relative_to=relative_to,
             steps=mask_steps,
             batch_size=batch_size,

@@ -57,7 +57,7 @@ def sufficiency_demo(life_history: Path, *, full: bool, seed: int) -> Sufficienc
         "components of a dictionary": f"{COMPONENTS} of 96",
         "steps of a mask": f"{DESCENT} of 1,000, each on {BATCH} sequences instead of 16",
         "steps of a fixed head": f"{TRANSLATOR} of 400",
-        "further prices on the frontier": f"{len(SWEEP)} of 4",
+        "further penalties on the frontier": f"{len(SWEEP)} of 4",
         "seeds": "2 of 3",
         "random masks of equal soft mass": f"{RANDOM} of 20",
     }

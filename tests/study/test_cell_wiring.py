@@ -42,11 +42,11 @@ class Measured:
     def fisher_seed(self) -> int:
         return derive_seed(self.cell.study.seed, STEP, 3)
 
-    def gates(self, target: str, price: float | None = None) -> torch.Tensor:
+    def gates(self, target: str, total: float | None = None) -> torch.Tensor:
         if target in ("empty", "full"):
             return torch.full_like(self.dictionary.code_mean, float(target == "full"))
-        wanted = (target, self.cell.study.mass_price if price is None else price, self.cell.study.seeds[0])
-        (found,) = [m.mask.gates for m in self.masks if (m.target, m.price, m.seed) == wanted]
+        wanted = (target, self.cell.study.penalty_total if total is None else total, self.cell.study.seeds[0])
+        (found,) = [m.mask.gates for m in self.masks if (m.target, m.penalty_total, m.seed) == wanted]
         return found
 
     def evaluate(self, gates: torch.Tensor) -> lh.MaskEvaluation:
@@ -95,7 +95,7 @@ def measured() -> Measured:
         close_ups=("svd",),
         n_components=8,
         steps=80,
-        mass_price=0.5,
+        penalty_total=0.5,
         sweep=(1.0,),
         n_random=N_RANDOM,
         ridge=0.05,
@@ -174,11 +174,11 @@ def test_rankings_do_not_see_the_test_text(measured, kind):
 
 
 def test_the_frontiers_variance_mask_is_the_cheaper_of_its_two(measured):
-    prices = (measured.cell.study.mass_price, *measured.cell.study.sweep)
-    assert sorted(measured.tables["frontier"]["price"]) == sorted(prices)
+    totals = (measured.cell.study.penalty_total, *measured.cell.study.sweep)
+    assert sorted(measured.tables["frontier"]["penalty_total"]) == sorted(totals)
     apart = []
-    for price in prices:
-        row, gates = measured.row("frontier", price=price), measured.gates("downstream", price)
+    for total in totals:
+        row, gates = measured.row("frontier", penalty_total=total), measured.gates("downstream", total)
         rival = measured.rival_figures(gates, measured.dictionary.component_variance)
         lost = sorted(found.lost_fraction for found in rival)
         apart.append(lost[1] / lost[0])
@@ -186,8 +186,8 @@ def test_the_frontiers_variance_mask_is_the_cheaper_of_its_two(measured):
         own = measured.evaluate(gates)
         for name in ("soft_mass", "relative_kl", "lost_fraction", "accuracy_drop"):
             assert row[name] == close(getattr(own, name)), name
-        assert row["penalty"] == close(price / len(gates))
-        assert row["operating"] == (price == measured.cell.study.mass_price)
+        assert row["penalty"] == close(total / len(gates))
+        assert row["operating"] == (total == measured.cell.study.penalty_total)
     assert max(apart) > 1.002
 
 

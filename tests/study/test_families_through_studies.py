@@ -20,7 +20,7 @@ import tl_lifehist as lh
 from tl_lifehist.cli import app
 from tl_lifehist.console import open_series, open_texts
 from tl_lifehist.models import run_model
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 
 # family -> repository, the branches of its two checkpoints
 CHECKPOINTS = {
@@ -200,10 +200,10 @@ def test_the_part_above_a_hook_point_and_open_gates_leave_the_model_as_it_is(hub
     for kind, tokens in tokens_for(family).items():
         clean = run_model(model, tokens.ids, tokens.attention_mask)[tokens.scored]
         for hook_name in HOOKS:
-            tail = Tail(model, hook_name)
-            entry = tail.enter(tokens)
-            torch.testing.assert_close(tail.head(entry.final), clean, atol=2e-5, rtol=0, msg=f"{kind} {hook_name}")
-            rows = 0.3 * entry.acts.flip(0) + 0.1
+            suffix = ModelSuffix(model, hook_name)
+            prefix = suffix.run_prefix(tokens)
+            torch.testing.assert_close(suffix.head(prefix.final), clean, atol=2e-5, rtol=0, msg=f"{kind} {hook_name}")
+            rows = 0.3 * prefix.acts.flip(0) + 0.1
 
             def put(value, hook, rows=rows, valid=tokens.valid):
                 changed = value.clone()
@@ -213,10 +213,10 @@ def test_the_part_above_a_hook_point_and_open_gates_leave_the_model_as_it_is(hub
             with model.hooks(fwd_hooks=[(hook_name, put)]):
                 hooked = run_model(model, tokens.ids, tokens.attention_mask)[tokens.scored]
             torch.testing.assert_close(
-                tail.head(tail.final(entry, rows)), hooked, atol=2e-5, rtol=0, msg=f"{kind} {hook_name}"
+                suffix.head(suffix.run_suffix(prefix, rows)), hooked, atol=2e-5, rtol=0, msg=f"{kind} {hook_name}"
             )
             assert float((hooked - clean).abs().max()) > 1e-3
-            complete = lh.decompose(entry.acts, method="svd", n_components=32)
+            complete = lh.decompose(prefix.acts, method="svd", n_components=32)
             for gate, changes in ((1.0, False), (0.0, True)):
                 gated = lh.MaskedReconstruction(hook_name, complete, torch.full((32,), gate))
                 with model.hooks(fwd_hooks=gated.fwd_hooks(valid=tokens.valid)):

@@ -83,11 +83,11 @@ def test_every_cell_has_every_mask_and_its_nulls(finished):
     assert gap.abs().max() < 1e-6
 
 
-def test_the_frontier_is_swept_by_price(finished):
+def test_the_frontier_is_swept_by_penalty(finished):
     frontier = finished.table("frontier")
-    assert sorted(set(frontier["price"])) == [0.1, 1.0]
-    assert (frontier["operating"] == (frontier["price"] == 0.1)).all()
-    assert frontier["penalty"].to_numpy() == pytest.approx(frontier["price"].to_numpy() / 6)
+    assert sorted(set(frontier["penalty_total"])) == [0.1, 1.0]
+    assert (frontier["operating"] == (frontier["penalty_total"] == 0.1)).all()
+    assert frontier["penalty"].to_numpy() == pytest.approx(frontier["penalty_total"].to_numpy() / 6)
     nulls = finished.table("nulls").query("kind == 'top_variance'").set_index(CELL)["lost_fraction"]
     swept = frontier[frontier["operating"]].set_index(CELL)["variance_lost_fraction"]
     assert swept.to_numpy() == pytest.approx(nulls.reindex(swept.index).to_numpy())
@@ -214,10 +214,10 @@ def done(out: Path) -> dict[str, int]:
 def test_the_folder_says_what_it_holds(finished):
     study = json.loads((finished.path / "study.json").read_text())
     assert study["study"] == "sufficiency"
-    assert study["config"]["mass_price"] == 0.1
+    assert study["config"]["penalty_total"] == 0.1
     assert set(study["fingerprints"]) == {"512", "4096"}
     with pytest.raises(InputError, match="another configuration"):
-        small_masks(mass_price=0.2).run(finished.path)
+        small_masks(penalty_total=0.2).run(finished.path)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_folder_says_what_it_holds(finished):
         ({"targets": ()}, "targets"),
         ({"steps": 0}, "steps=0"),
         ({"seeds": ()}, "name at least one, each once"),
-        ({"mass_price": 0.0}, "above 0"),
+        ({"penalty_total": 0.0}, "above 0"),
         ({"leave_out_massive": 0.7}, "leave_out_massive"),
         ({"hook_names": ("blocks.1.hook_mlp_out",) * 2}, "each only once"),
         ({"test": lh.TokenSet.pocket("calibration")[::60][:6]}, "two of them are the same"),
@@ -336,7 +336,7 @@ def test_seeds_that_draw_nothing_are_no_stability(tmp_path):
 def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_text(tmp_path, monkeypatch, make_sae):
     from tl_lifehist.sufficiency import carriers as module
 
-    study = small_masks(life_history=tmp_path, mass_price=0.3)
+    study = small_masks(life_history=tmp_path, penalty_total=0.3)
     sae = make_sae(d_in=96, d_sae=20, k=4, unit=True)
     fires = np.random.default_rng(0).random((400, 20)) < 0.3
     fires[:, 15:] = False  # five features that never fire

@@ -100,12 +100,12 @@ def test_a_fixed_heads_loss_is_relative_to_its_own_predictions():
 
 
 def test_an_exact_translator_makes_both_targets_one(pocket_model, pocket_tokens):
-    """At the last layer the model's own tail is a fixed head, so both losses and both masks agree."""
+    """At the last layer the model's own suffix is a fixed head, so both losses and both masks agree."""
     name, tokens = "blocks.3.hook_resid_post", pocket_tokens[:4]
     acts = lh.collect_activations(pocket_model, name, tokens)
     dictionary = random_dictionary(acts, 12)
     clean = CleanRun(pocket_model, name, tokens, 4)
-    exact = Translator(torch.eye(96), torch.zeros(96), clean.tail.head)
+    exact = Translator(torch.eye(96), torch.zeros(96), clean.suffix.head)
     masks = calibrate_masks(
         pocket_model,
         [MaskTask(dictionary, FixedHead(exact)), MaskTask(dictionary, Downstream())],

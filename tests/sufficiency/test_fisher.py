@@ -35,7 +35,7 @@ from tl_lifehist.sufficiency.geometry import participation_ratio
 from tl_lifehist.sufficiency.moments import FisherMoments
 from tl_lifehist.sufficiency.sensitivity import gate_scores
 from tl_lifehist.sufficiency.translator import Translator
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 
@@ -52,12 +52,12 @@ def attention_case(n_sequences: int, length: int, *, hook_name: str = "hook_embe
 
 def by_autograd(model, dictionary, tokens: TokenSet, hook_name: str) -> torch.Tensor:
     """Formula 12 word by word: the whole Jacobian of the logits with respect to the gates."""
-    tail = Tail(model, hook_name)
-    entry = tail.enter(tokens)
+    suffix = ModelSuffix(model, hook_name)
+    prefix = suffix.run_prefix(tokens)
     basis = MaskBasis.of(dictionary, hook_name)
 
     def logits(gates: torch.Tensor) -> torch.Tensor:
-        return tail.head(tail.final(entry, basis.rows(entry.acts, gates)))
+        return suffix.head(suffix.run_suffix(prefix, basis.rows(prefix.acts, gates)))
 
     gates = torch.ones(len(dictionary.W_dec), dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(logits, gates)
@@ -141,19 +141,19 @@ def test_the_estimate_agrees_with_the_exact_form_where_the_per_position_form_doe
     assert float(z.square().mean().sqrt()) > 0.1  # and it is no loose bound
 
     # each position alone: the Jacobian of its own logits with respect to its own activation, and nothing else
-    tail, basis = Tail(model, "hook_embed"), MaskBasis.of(dictionary, "hook_embed")
+    suffix, basis = ModelSuffix(model, "hook_embed"), MaskBasis.of(dictionary, "hook_embed")
     some = tokens[:100]
-    entry = tail.enter(some)
-    codes, full = basis.codes(entry.acts), basis.rows(entry.acts, torch.ones(4, dtype=torch.float64))
+    prefix = suffix.run_prefix(some)
+    codes, full = basis.codes(prefix.acts), basis.rows(prefix.acts, torch.ones(4, dtype=torch.float64))
     per_position = torch.zeros(4, 4, dtype=torch.float64)
-    for scored, row in enumerate(entry.scored_row.tolist()):
+    for scored, row in enumerate(prefix.scored_row.tolist()):
         if scored % 5 != 4:
             continue  # the last scored position of each sequence is enough of them
         moved = torch.autograd.functional.jacobian(
-            lambda x: tail.final(entry, full.index_put((torch.tensor(row),), x))[scored],  # noqa: B023
+            lambda x: suffix.run_suffix(prefix, full.index_put((torch.tensor(row),), x))[scored],  # noqa: B023
             full[row],
         )
-        logits = tail.final(entry, full)[scored].detach()
+        logits = suffix.run_suffix(prefix, full)[scored].detach()
         p = logits.softmax(-1)
         derivative = moved @ (codes[row].unsqueeze(1) * dictionary.W_dec).T
         per_position += derivative.T @ (torch.diag(p) - torch.outer(p, p)) @ derivative / 100
@@ -261,14 +261,14 @@ def test_on_a_trained_model_the_quadratic_form_predicts_the_kl_of_gates_near_1(p
     dictionary = lh.with_reference(_principal(acts, 8), acts)
     text = pocket_tokens[:4]
     exact = gate_fisher(pocket_model, dictionary, text, hook_name=hook_name, method="exact", batch_size=2)
-    tail, basis = Tail(pocket_model, hook_name), MaskBasis.of(dictionary, hook_name)
+    suffix, basis = ModelSuffix(pocket_model, hook_name), MaskBasis.of(dictionary, hook_name)
     with frozen(pocket_model), torch.no_grad():
-        entry = tail.enter(text)
-        full = tail.final(entry, basis.rows(entry.acts, torch.ones(8)))
+        prefix = suffix.run_prefix(text)
+        full = suffix.run_suffix(prefix, basis.rows(prefix.acts, torch.ones(8)))
         for seed in range(3):
             gates = 1 - 0.2 * torch.rand(8, generator=torch.Generator().manual_seed(seed))
-            masked = tail.final(entry, basis.rows(entry.acts, gates))
-            measured = float(readout_kl(tail.head, full, masked).mean())
+            masked = suffix.run_suffix(prefix, basis.rows(prefix.acts, gates))
+            measured = float(readout_kl(suffix.head, full, masked).mean())
             assert predicted_kl(gates, exact) == pytest.approx(measured, rel=0.15)
             assert measured > 1e-5
     # on one text, estimates differ by their draws alone

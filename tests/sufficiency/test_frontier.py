@@ -1,4 +1,4 @@
-"""The sweep of prices on a toy whose masks are known, and on the pocket model."""
+"""The sweep of penalties on a toy whose masks are known, and on the pocket model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def swept(toy, **knobs) -> pd.DataFrame:
 
 
 def test_a_row_a_price_in_the_order_that_was_given():
-    table = swept(sign_toy(1.0), prices=(1.0, 0.02, 0.1), steps=20)
+    table = swept(sign_toy(1.0), penalty_totals=(1.0, 0.02, 0.1), steps=20)
     assert list(table.columns) == COLUMNS
-    assert table["price"].tolist() == [1.0, 0.02, 0.1]
+    assert table["penalty_total"].tolist() == [1.0, 0.02, 0.1]
     assert table["penalty"].tolist() == pytest.approx([1.0 / 20, 0.02 / 20, 0.1 / 20])
 
 
 def test_h20_keeps_the_read_coordinates_where_the_price_allows():
-    table = swept(sign_toy(1.0), prices=(0.02, 1e3)).set_index("price")
+    table = swept(sign_toy(1.0), penalty_totals=(0.02, 1e3)).set_index("penalty_total")
     kept, dropped = table.loc[0.02], table.loc[1e3]
     assert kept["soft_mass"] == pytest.approx(0.15, abs=2e-3)
     assert kept["lost_fraction"] < 1e-3
@@ -44,7 +44,7 @@ def test_h20_keeps_the_read_coordinates_where_the_price_allows():
 
 def test_a_reconstruction_sweep_is_the_closed_form():
     toy = sign_toy(1.0)
-    table = swept(toy, target=Reconstruction(), prices=(0.2,), steps=1500)
+    table = swept(toy, target=Reconstruction(), penalty_totals=(0.2,), steps=1500)
     shares = toy.scales.square() / toy.scales.square().sum()
     wanted = closed_form_gates(shares, penalty=0.01)
     assert table["soft_mass"][0] == pytest.approx(float(wanted.mean()), abs=5e-3)
@@ -56,7 +56,7 @@ def test_figures_are_those_of_single_masks(pocket_model, pocket_tokens):
     dictionary = lh.decompose(acts, n_components=8)
     calibration, test = pocket_tokens[:8], pocket_tokens[8:]
     knobs = {"hook_name": STREAM, "steps": 15, "batch_size": 4}
-    table = frontier(pocket_model, dictionary, calibration, test, prices=(0.03, 0.5), **knobs)
+    table = frontier(pocket_model, dictionary, calibration, test, penalty_totals=(0.03, 0.5), **knobs)
     alone = lh.calibrate_mask(pocket_model, dictionary, calibration, lh.Downstream(), penalty=0.5 / 8, **knobs)
     found = lh.evaluate_mask(pocket_model, dictionary, alone, test, hook_name=STREAM)
     for name in ("soft_mass", "nmse", "kl", "relative_kl", "lost_fraction", "accuracy_drop"):
@@ -80,13 +80,13 @@ def test_an_sae_is_ranked_by_what_its_features_contribute(pocket_model, pocket_t
         assert float(found[feature]) == pytest.approx(float(added.var(dim=0, correction=0).sum()), rel=1e-3)
 
 
-@pytest.mark.parametrize("prices", [(), (0.1, 0.0), (-1.0,), (float("nan"),), (float("inf"),)])
-def test_prices_that_are_none_are_refused(prices):
+@pytest.mark.parametrize("penalty_totals", [(), (0.1, 0.0), (-1.0,), (float("nan"),), (float("inf"),)])
+def test_penalties_that_are_none_are_refused(penalty_totals):
     with pytest.raises(InputError, match="above 0"):
-        swept(sign_toy(), prices=prices, steps=1)
+        swept(sign_toy(), penalty_totals=penalty_totals, steps=1)
 
 
 def test_the_global_random_state_is_untouched():
     before = torch.random.get_rng_state()
-    swept(sign_toy(), prices=(0.1,), steps=2, batch_size=3)
+    swept(sign_toy(), penalty_totals=(0.1,), steps=2, batch_size=3)
     assert torch.equal(before, torch.random.get_rng_state())

@@ -391,13 +391,13 @@ def test_a_thousand_draws_over_five_hundred_cells_take_under_a_second():
 
 
 def test_a_falling_entropy_alone_makes_no_claim():
-    """The cost in nats of closing a component never changes; only the entropy falls, and with it the relative price."""
+    """The cost in nats of closing a component never changes; only the entropy that it is relative to falls."""
     rng, rows = np.random.default_rng(0), []
     for i, step in enumerate([0, 1, 8, 64, 512, 1000, 4000, 16000]):
         entropy = 6 - 0.5 * i
         for layer in range(5):
             cost = rng.uniform(0.9, 1.1, 10) * 0.05
-            gates = np.clip(1 - 0.01 * entropy / (2 * cost), 0, 1)  # the closed form at this price
+            gates = np.clip(1 - 0.01 * entropy / (2 * cost), 0, 1)  # the closed form at this penalty
             nats = (cost * (1 - gates) ** 2).sum()
             cell = {"step": step, "hook_name": f"blocks.{layer}.hook_mlp_out", "site": "hook_mlp_out", "layer": layer}
             cell |= {"method": "svd", "clean_entropy": entropy}

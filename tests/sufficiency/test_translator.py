@@ -11,7 +11,7 @@ from tl_lifehist.metrics import kl_divergence, top_row_share
 from tl_lifehist.readout import readout_kl
 from tl_lifehist.sufficiency.massive import without_massive
 from tl_lifehist.sufficiency.translator import Translator, fit_translator, scored_rows
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 
@@ -25,9 +25,9 @@ def test_at_the_last_layer_it_starts_perfect_and_stays_so(pocket_model, pocket_t
 def test_outside_the_stream_it_starts_at_the_mean_residual(pocket_model, pocket_tokens):
     name, tokens = "blocks.1.hook_mlp_out", pocket_tokens[:4]
     found = fit_translator(pocket_model, name, tokens, steps=1, batch_rows=10_000, learning_rate=1e-9)
-    tail = Tail(pocket_model, name)
-    acts, final = scored_rows(tail, tokens, 4)
-    constant = readout_kl(tail.head, final, final.mean(0).expand_as(final)).mean()
+    suffix = ModelSuffix(pocket_model, name)
+    acts, final = scored_rows(suffix, tokens, 4)
+    constant = readout_kl(suffix.head, final, final.mean(0).expand_as(final)).mean()
     assert torch.allclose(found(acts), final.mean(0).expand_as(final), atol=1e-3)
     # rows are drawn with replacement
     assert found.history["kl"][0] == pytest.approx(float(constant), rel=0.1)
@@ -37,15 +37,15 @@ def test_outside_the_stream_it_starts_at_the_mean_residual(pocket_model, pocket_
 def test_it_learns(pocket_model, pocket_tokens, site):
     name, tokens = f"blocks.1.{site}", pocket_tokens[:8]
     found = fit_translator(pocket_model, name, tokens, steps=60, batch_rows=512)
-    tail = Tail(pocket_model, name)
-    acts, final = scored_rows(tail, pocket_tokens[8:], 4)  # other text
-    kl = [float(readout_kl(tail.head, final, rows).mean()) for rows in (found(acts), final.mean(0).expand_as(final))]
+    suffix = ModelSuffix(pocket_model, name)
+    acts, final = scored_rows(suffix, pocket_tokens[8:], 4)  # other text
+    kl = [float(readout_kl(suffix.head, final, rows).mean()) for rows in (found(acts), final.mean(0).expand_as(final))]
     assert kl[0] < 0.8 * kl[1]
     assert found.history["kl"].tail(5).mean() < 0.8 * found.history["kl"].head(5).mean()
 
 
 def test_an_affine_model_is_recovered_whatever_its_scale():
-    """A head of the user's own on a model whose tail is affine: the fit reaches the model's own predictions."""
+    """A head of the user's own on a model whose suffix is affine: the fit reaches the model's own predictions."""
     generator = torch.Generator().manual_seed(0)
     turn = torch.randn(6, 6, generator=generator).double() / 6**0.5
     read = torch.randn(6, 5, generator=generator).double()

@@ -12,7 +12,7 @@ from tl_lifehist.dictionaries.svd import Fit
 
 MAX_ITER = 500
 TOL = 1e-3
-RIDGE = 1e-3  # (ours) price of a component's energy, as a share of it
+RIDGE = 1e-3  # (ours) penalty on a component's energy, as a share of it
 _LLOYD = 10  # rounds of k-means for the start
 
 

@@ -38,7 +38,7 @@ class MaskTask:
     Attributes:
         dictionary: whose components are gated; it carries its reference (`decompose`, `with_reference`).
         target: what to preserve.
-        penalty: lambda, the price of one component's gate. At k components `0.1 / k` keeps lambda k at 0.1.
+        penalty: lambda, the penalty on one component's gate. At k components `0.1 / k` keeps lambda k at 0.1.
         seed: draws the minibatches.
         center_codes: as in `MaskedReconstruction`.
         keep_error: as in `MaskedReconstruction`.
@@ -186,7 +186,7 @@ def _descend(
     draws = {task.seed: _minibatches(n_sequences, batch_size, task.seed) for task in tasks}
     evaluate = _grouped(tasks, objectives)
     history: list[list[tuple[int, float, float, float]]] = [[] for _ in tasks]
-    models = [model, *(o.tail.model for o in objectives if isinstance(o, Injected))]
+    models = [model, *(o.suffix.model for o in objectives if isinstance(o, Injected))]
     with ExitStack() as stack:
         for one in {id(m): m for m in models}.values():
             stack.enter_context(frozen(one))
@@ -234,7 +234,7 @@ def _grouped(
     together: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, (task, objective) in enumerate(zip(tasks, objectives, strict=True)):
         if not isinstance(objective, Quadratic):
-            shared = objective.tail if isinstance(objective, Injected) else objective.translate
+            shared = objective.suffix if isinstance(objective, Injected) else objective.translate
             together[id(shared), task.seed].append(i)
 
     def evaluate(gates: list[Tensor], sequences: dict[int, Tensor]) -> list[Tensor]:

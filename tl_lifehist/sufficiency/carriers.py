@@ -192,7 +192,7 @@ def carriers_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: s
         subset = FeatureSubset(sae, alive.tolist())
         dictionary = with_reference(subset, collect_activations(model, hook_name, study.train), seed=study.seed)
         tasks = [
-            MaskTask(dictionary, Downstream(study.relative_to), study.mass_price / len(alive), keep_error=keep)
+            MaskTask(dictionary, Downstream(study.relative_to), study.penalty_total / len(alive), keep_error=keep)
             for keep in (True, False)
         ]
         text: dict[str, Any] = {"hook_name": hook_name, "batch_size": study.batch_size}

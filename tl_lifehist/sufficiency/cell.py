@@ -56,7 +56,7 @@ class Calibrated:
 
     method: str
     target: str
-    price: float
+    penalty_total: float
     seed: int
     mask: SoftMask
 
@@ -155,15 +155,15 @@ def calibrate(cell: Cell) -> list[Calibrated]:
         "transfer": Transfer(cell.final_model, cell.alignments["aligned"], study.transfer_loss, study.relative_to),
     }
     first = study.seeds[0]
-    wanted = [(m, t, study.mass_price, first) for m in study.methods for t in study.targets]
+    wanted = [(m, t, study.penalty_total, first) for m in study.methods for t in study.targets]
     if "downstream" in study.targets:
-        wanted += [(m, "downstream", price, first) for m in study.close_ups for price in study.sweep]
-        wanted += [(m, "downstream", study.mass_price, seed) for m in study.close_ups for seed in study.seeds[1:]]
+        wanted += [(m, "downstream", total, first) for m in study.close_ups for total in study.sweep]
+        wanted += [(m, "downstream", study.penalty_total, seed) for m in study.close_ups for seed in study.seeds[1:]]
     while wanted:
         tasks = []
-        for method, target, price, seed in wanted:
+        for method, target, total, seed in wanted:
             dictionary = cell.dictionaries[method]
-            tasks.append(MaskTask(dictionary, targets[target], price / len(dictionary.W_dec), seed))
+            tasks.append(MaskTask(dictionary, targets[target], total / len(dictionary.W_dec), seed))
         try:
             masks = calibrate_masks(
                 cell.model,

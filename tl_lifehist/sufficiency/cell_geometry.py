@@ -14,7 +14,7 @@ from tl_lifehist.sufficiency.calibration import BATCH_SIZE
 from tl_lifehist.sufficiency.fisher import fixed_head_fisher, measure_gate_fisher
 from tl_lifehist.sufficiency.moments import GateFisher
 from tl_lifehist.sufficiency.sensitivity import GateScores, gate_scores
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 
 if TYPE_CHECKING:
     from tl_lifehist.sufficiency.cell import Cell
@@ -36,11 +36,11 @@ class Geometry:
 
 def measure_geometry(cell: Cell, dictionary: Decomposition) -> Geometry:
     text: dict[str, Any] = {"hook_name": cell.hook_name, "batch_size": BATCH_SIZE}
-    tail = Tail(cell.model, cell.hook_name)
+    suffix = ModelSuffix(cell.model, cell.hook_name)
     rows = []
     for start in range(0, len(cell.test), BATCH_SIZE):
-        entry = tail.enter(cell.test[start : start + BATCH_SIZE], start)
-        rows.append(entry.acts[entry.scored_row])
+        prefix = suffix.run_prefix(cell.test[start : start + BATCH_SIZE], start)
+        rows.append(prefix.acts[prefix.scored_row])
         if sum(map(len, rows)) >= FISHER_ROWS:
             break
     seed = derive_seed(cell.study.seed, cell.step, 3)

@@ -55,12 +55,12 @@ def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
             for target in cell.study.targets
             if target not in named
         ]
-        tables["frontier"] += _frontier_rows(method, listed, rows, cell.study.mass_price)
+        tables["frontier"] += _frontier_rows(method, listed, rows, cell.study.penalty_total)
         tables["transfer"] += [{"method": method} | row for row in result.transfers]
         tables["anisotropy"].append({"method": method} | _anisotropy_row(cell, method, masks, found))
         components.append(_components(method, dictionary, found))
     for one in masks:
-        if one.price == cell.study.mass_price:
+        if one.penalty_total == cell.study.penalty_total:
             columns = {"method": one.method, "target": one.target, "seed": one.seed}
             values = one.mask.gates.cpu().numpy()
             gates.append(pd.DataFrame({**columns, "component": range(len(values)), "gate": values}))
@@ -128,15 +128,15 @@ def _frontier_rows(
     variance: dict[float, float] = {}
     for v, row in swept:
         if v.name == "top_variance":
-            variance[v.price] = min(row["lost_fraction"], variance.get(v.price, float("inf")))
+            variance[v.penalty_total] = min(row["lost_fraction"], variance.get(v.penalty_total, float("inf")))
     return [
         {
             "method": method,
-            "price": v.price,
-            "penalty": v.price / len(v.gates),
+            "penalty_total": v.penalty_total,
+            "penalty": v.penalty_total / len(v.gates),
             **{name: row[name] for name in ("soft_mass", "relative_kl", "lost_fraction", "accuracy_drop")},
-            "operating": v.price == operating,
-            "variance_lost_fraction": variance[v.price],
+            "operating": v.penalty_total == operating,
+            "variance_lost_fraction": variance[v.penalty_total],
         }
         for v, row in swept
         if v.name == "downstream"
@@ -148,7 +148,7 @@ def _anisotropy_row(cell: Cell, method: str, masks: Sequence[Calibrated], geomet
     own = {
         m.target: m.mask
         for m in masks
-        if m.method == method and m.seed == study.seeds[0] and m.price == study.mass_price
+        if m.method == method and m.seed == study.seeds[0] and m.penalty_total == study.penalty_total
     }
     null = gini_null(
         cell.model,
@@ -190,7 +190,9 @@ def _stability(cell: Cell, masks: Sequence[Calibrated]) -> pd.DataFrame:
     rows = []
     for method in study.close_ups if study.batch_size < len(cell.calibration) else ():
         own = {
-            m.seed: m.mask for m in masks if (m.method, m.target, m.price) == (method, "downstream", study.mass_price)
+            m.seed: m.mask
+            for m in masks
+            if (m.method, m.target, m.penalty_total) == (method, "downstream", study.penalty_total)
         }
         for a, b in combinations(sorted(own), 2):
             chance = mask_overlap_null(own[a], own[b], seed=study.seed)

@@ -25,7 +25,7 @@ class Version:
     name: str
     gates: Tensor
     draw: int = 0
-    price: float = float("nan")
+    penalty_total: float = float("nan")
 
 
 def versions_of(cell: Cell, method: str, masks: Sequence[Calibrated], ranking: dict[str, Tensor]) -> list[Version]:
@@ -38,11 +38,11 @@ def versions_of(cell: Cell, method: str, masks: Sequence[Calibrated], ranking: d
     variance = dictionary.component_variance
     listed = [Version("mask", "empty", none), Version("mask", "full", none + 1)]
     for one in own:
-        if one.price == study.mass_price:
+        if one.penalty_total == study.penalty_total:
             listed.append(Version("mask", one.target, one.mask.gates))
         if one.target != "downstream":
             continue
-        if one.price == study.mass_price:
+        if one.penalty_total == study.penalty_total:
             listed += [
                 Version("null", "random", permuted_mask(one.mask, seed=derive_seed(*own_stream, draw)), draw)
                 for draw in range(study.n_random)
@@ -50,6 +50,9 @@ def versions_of(cell: Cell, method: str, masks: Sequence[Calibrated], ranking: d
             for name, scores in ranking.items():
                 listed += [Version("null", name, gates) for gates in rivals(one.mask, scores)]
         if method in study.close_ups:
-            listed.append(Version("frontier", "downstream", one.mask.gates, price=one.price))
-            listed += [Version("frontier", "top_variance", g, price=one.price) for g in rivals(one.mask, variance)]
+            listed.append(Version("frontier", "downstream", one.mask.gates, penalty_total=one.penalty_total))
+            listed += [
+                Version("frontier", "top_variance", g, penalty_total=one.penalty_total)
+                for g in rivals(one.mask, variance)
+            ]
     return listed

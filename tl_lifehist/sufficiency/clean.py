@@ -14,7 +14,7 @@ from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 from tl_lifehist.readout import readout_entropy, readout_kl
-from tl_lifehist.tail import Entry, Tail
+from tl_lifehist.suffix import ModelSuffix, Prefix
 from tl_lifehist.tokens import TokenSet
 
 KEPT_CODES = 2**27  # codes kept between steps, in numbers; a wider dictionary encodes each minibatch again
@@ -42,8 +42,8 @@ class CleanRun:
     batch_size: int
 
     @cached_property
-    def tail(self) -> Tail:
-        return Tail(self.model, self.hook_name)
+    def suffix(self) -> ModelSuffix:
+        return ModelSuffix(self.model, self.hook_name)
 
     @cached_property
     def _sources(self) -> dict[int, SourceRows]:
@@ -51,7 +51,7 @@ class CleanRun:
 
     def source(self, basis: MaskBasis) -> SourceRows:
         """The rows of a basis, encoded once however many masks share it."""
-        return self._sources.setdefault(id(basis), SourceRows(self.entry, basis))
+        return self._sources.setdefault(id(basis), SourceRows(self.prefix, basis))
 
     @cached_property
     def _others(self) -> list[CleanRun]:
@@ -68,22 +68,22 @@ class CleanRun:
         return known[0]
 
     @cached_property
-    def entry(self) -> Entry:
-        return self.tail.enter_all(self.tokens, self.batch_size)
+    def prefix(self) -> Prefix:
+        return self.suffix.run_prefix_all(self.tokens, self.batch_size)
 
     @cached_property
     def entropy(self) -> float:
         """Mean entropy of the clean predictions, nats."""
-        return float(readout_entropy(self.tail.head, self.entry.final).double().mean())
+        return float(readout_entropy(self.suffix.head, self.prefix.final).double().mean())
 
     @torch.no_grad()
     def kl_of_constant(self, row: Float[Tensor, " d_model"]) -> float:
         """Mean KL, nats, of one and the same activation at every valid position (mean ablation, for the mean)."""
         total = 0.0
-        for part in torch.arange(len(self.entry)).split(self.batch_size):
-            entry = self.entry[part]
-            final = self.tail.final(entry, row.expand(len(entry.acts), -1))
-            total += float(readout_kl(self.tail.head, entry.final, final).double().sum())
+        for part in torch.arange(len(self.prefix)).split(self.batch_size):
+            prefix = self.prefix[part]
+            final = self.suffix.run_suffix(prefix, row.expand(len(prefix.acts), -1))
+            total += float(readout_kl(self.suffix.head, prefix.final, final).double().sum())
         return total / self.tokens.n_scored
 
 
@@ -91,15 +91,15 @@ class CleanRun:
 class SourceRows:
     """The masked rows of chosen sequences. Codes are made once where they fit, since NNLS codes are dear."""
 
-    entry: Entry
+    prefix: Prefix
     basis: MaskBasis
 
     @cached_property
     def _kept(self) -> Float[Tensor, "seq pos component"] | None:
-        valid = self.entry.batch.valid
+        valid = self.prefix.batch.valid
         if valid.numel() * len(self.basis.directions) > KEPT_CODES:
             return None
-        codes = self.basis.codes(self.entry.acts)
+        codes = self.basis.codes(self.prefix.acts)
         kept = codes.new_zeros(*valid.shape, codes.shape[1])
         kept[valid.to(codes.device)] = codes
         return kept
@@ -108,12 +108,12 @@ class SourceRows:
         self, sequences: Int[Tensor, " chosen"]
     ) -> tuple[Float[Tensor, "row d_model"], Float[Tensor, "row component"]]:
         """What stays at gates of 0, and the codes, of the chosen sequences' valid positions."""
-        acts = self.entry.value[sequences][self.entry.batch.valid[sequences].to(self.entry.value.device)]
+        acts = self.prefix.value[sequences][self.prefix.batch.valid[sequences].to(self.prefix.value.device)]
         acts = acts.to(self.basis.directions)
         if self._kept is None:
             codes = self.basis.codes(acts)
         else:
-            codes = self._kept[sequences][self.entry.batch.valid[sequences].to(self._kept.device)]
+            codes = self._kept[sequences][self.prefix.batch.valid[sequences].to(self._kept.device)]
         return self.basis.base(acts, codes), codes
 
     def rows(self, sequences: Int[Tensor, " chosen"], gates: Float[Tensor, " component"]) -> Tensor:

@@ -16,7 +16,7 @@ from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import frozen
 from tl_lifehist.readout import Head, chunks
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 
@@ -34,7 +34,7 @@ def pullback_fisher(head: Head, rows: Float[Tensor, "row d_model"]) -> Float[Ten
 
 
 def exact_blocks(
-    tail: Tail, basis: MaskBasis, tokens: TokenSet, batch_size: int
+    suffix: ModelSuffix, basis: MaskBasis, tokens: TokenSet, batch_size: int
 ) -> Iterator[tuple[TokenSet, Float[Tensor, "seq component component"]]]:
     """Each batch with the summed G^T (diag p - p p^T) G of each of its sequences."""
     if tokens.n_scored == 0:
@@ -43,17 +43,17 @@ def exact_blocks(
         batch = tokens[start : start + batch_size]
         if not batch.n_scored:
             continue
-        with frozen(tail.model), torch.no_grad():
-            entry = tail.enter(batch, start)
-            codes = basis.codes(entry.acts)
-            rows = basis.base(entry.acts, codes) + codes @ basis.directions
-            function = partial(tail.final, entry)
+        with frozen(suffix.model), torch.no_grad():
+            prefix = suffix.run_prefix(batch, start)
+            codes = basis.codes(prefix.acts)
+            rows = basis.base(prefix.acts, codes) + codes @ basis.directions
+            function = partial(suffix.run_suffix, prefix)
             moves = [
                 _derivative(function, rows, u.unsqueeze(1) * v) for u, v in zip(codes.T, basis.directions, strict=True)
             ]
             blocks = codes.new_zeros(len(batch), codes.shape[1], codes.shape[1])
-            for where, scaled in centred(tail.head, function(rows), torch.stack(moves, dim=1)):
-                sequence = entry.scored_sequence[where].to(blocks.device)
+            for where, scaled in centred(suffix.head, function(rows), torch.stack(moves, dim=1)):
+                sequence = prefix.scored_sequence[where].to(blocks.device)
                 blocks.index_add_(0, sequence, (scaled @ scaled.transpose(1, 2)).to(blocks))
         yield batch, blocks
 

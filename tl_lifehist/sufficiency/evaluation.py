@@ -22,7 +22,7 @@ from tl_lifehist.sufficiency.gates import SoftMask, require_counts, require_gate
 from tl_lifehist.sufficiency.scoring import InjectedScores, ReaderScores, over
 from tl_lifehist.sufficiency.targets import Transfer
 from tl_lifehist.sufficiency.translator import Translator
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 NAN = float("nan")
@@ -166,20 +166,20 @@ def evaluate_masks(
     none = torch.zeros_like(basis.code_mean)
     gates = [none, none + 1, *(one.detach().to(none) for one in given)]
     mean = reference_of(hook_name, dictionary, None, "lost_fraction").x_mean.to(none)
-    scores = InjectedScores(Tail(model, hook_name), mean)
+    scores = InjectedScores(ModelSuffix(model, hook_name), mean)
     read = ReaderScores()
     final = None
     if transfer is not None:
-        final = InjectedScores(Tail(transfer.final_model, hook_name), transfer.alignment.mean_final)
+        final = InjectedScores(ModelSuffix(transfer.final_model, hook_name), transfer.alignment.mean_final)
     for start in range(0, len(tokens), batch_size):
         batch = tokens[start : start + batch_size]
-        entry = scores.tail.enter(batch, start)
-        versions = masked_versions(basis, entry.acts, gates)
-        scores.inject(entry, [*versions, mean.expand(versions[0].shape)])  # mean ablation last
+        prefix = scores.suffix.run_prefix(batch, start)
+        versions = masked_versions(basis, prefix.acts, gates)
+        scores.inject(prefix, [*versions, mean.expand(versions[0].shape)])  # mean ablation last
         if translator is not None:
-            read.read(translator, entry, versions)
+            read.read(translator, prefix, versions)
         if final is not None and transfer is not None:
-            final.inject(final.tail.enter(batch, start), [transfer.alignment(rows) for rows in versions])
+            final.inject(final.suffix.run_prefix(batch, start), [transfer.alignment(rows) for rows in versions])
     made = [
         evaluation_of(
             i,

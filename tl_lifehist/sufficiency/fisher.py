@@ -24,7 +24,7 @@ from tl_lifehist.sufficiency.gradients import BATCH_SIZE, sequence_gradients
 from tl_lifehist.sufficiency.moments import FisherMoments, GateFisher
 from tl_lifehist.sufficiency.nulls import as_gates
 from tl_lifehist.sufficiency.translator import Translator
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 _ROWS = 4096  # rows of the fixed head at a time
@@ -102,7 +102,7 @@ def measure_gate_fisher(
     moments = FisherMoments()
     if method == "exact":
         for batch, blocks in exact_blocks(
-            Tail(model, hook_name),
+            ModelSuffix(model, hook_name),
             MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error),
             tokens,
             batch_size,
@@ -206,7 +206,7 @@ def closed_form_gates(shares: Float[Tensor, " component"], *, penalty: float) ->
     Args:
         shares: rho_i, the share of the variance that each component explains; or M_ii / (2 reference) for a KL relative
             to `reference`, which then takes M as diagonal.
-        penalty: lambda of the objective, the price of one open gate.
+        penalty: lambda of the objective, the penalty on one open gate.
 
     Raises:
         InputError: a negative share or penalty.

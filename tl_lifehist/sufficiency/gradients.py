@@ -19,7 +19,7 @@ from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_cross_entropy
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 BATCH_SIZE = 16
@@ -53,18 +53,18 @@ def sequence_gradients(
         raise InputError("No position is scored: the token set needs labels at valid positions.")
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} must be at least 1.")
-    tail = Tail(model, hook_name)
+    suffix = ModelSuffix(model, hook_name)
     basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
     for start in range(0, len(tokens), batch_size):
         batch = tokens[start : start + batch_size]
         if batch.n_scored:
             with frozen(model):
-                gradients = _of_batch(tail, basis, batch, start, labels, error_component)
+                gradients = _of_batch(suffix, basis, batch, start, labels, error_component)
             yield batch, gradients
 
 
 def _of_batch(
-    tail: Tail, basis: MaskBasis, batch: TokenSet, start: int, labels: Labels, error_component: bool
+    suffix: ModelSuffix, basis: MaskBasis, batch: TokenSet, start: int, labels: Labels, error_component: bool
 ) -> Float[Tensor, "draw seq component"]:
     kept: dict[str, Any] = {}
 
@@ -77,11 +77,11 @@ def _of_batch(
         return kept["rows"]
 
     with torch.enable_grad():
-        final = tail.edited(batch, full, start)
-        sets = labels(batch, tail.head, final.detach())
+        final = suffix.run_edited(batch, full, start)
+        sets = labels(batch, suffix.head, final.detach())
         slopes = [
             torch.autograd.grad(
-                readout_cross_entropy(tail.head, final, chosen).sum(), kept["rows"], retain_graph=i + 1 < len(sets)
+                readout_cross_entropy(suffix.head, final, chosen).sum(), kept["rows"], retain_graph=i + 1 < len(sets)
             )[0]
             for i, chosen in enumerate(sets)
         ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from tl_lifehist.errors import InputError
 from tl_lifehist.readout import Head, readout_kl
 from tl_lifehist.sufficiency.clean import SourceRows
-from tl_lifehist.tail import Entry, Tail
+from tl_lifehist.suffix import ModelSuffix, Prefix
 
 MAX_COMPONENTS = 8192  # of a squared error: its quadratic form is square in them
 _BLOCK = 8192  # rows raised to float64 at a time
@@ -76,14 +76,14 @@ def readout_losses(
 ) -> list[Tensor]:
     """The losses of several masks on the same sequences before one fixed head: they share its clean predictions."""
     first = objectives[0]
-    entry = first.source.entry[sequences]
-    scored = entry.scored_row
+    prefix = first.source.prefix[sequences]
+    scored = prefix.scored_row
     versions = []
     for objective, z in zip(objectives, gates, strict=True):
         base, codes = objective.source.parts(sequences)
         rows = base[scored] + (z.to(codes) * codes[scored]) @ objective.source.basis.directions
         versions.append(first.translate(rows))
-    clean = first.translate(entry.acts[scored].to(versions[0]))
+    clean = first.translate(prefix.acts[scored].to(versions[0]))
     return _means(readout_kl(first.head, clean, torch.stack(versions, dim=1)), objectives)
 
 
@@ -91,12 +91,12 @@ def readout_losses(
 class Injected:
     """KL(p(.|h) || p(.|h_hat)) with the masked rows injected into a model (formula 8), over what it is relative to.
 
-    `tail` and `entry` are those of the model that is injected; `through` takes the rows there, for a transfer.
+    `suffix` and `prefix` are those of the model that is injected; `through` takes the rows there, for a transfer.
     """
 
     source: SourceRows
-    tail: Tail
-    entry: Entry
+    suffix: ModelSuffix
+    prefix: Prefix
     through: Callable[[Tensor], Tensor] | None
     reference: float
 
@@ -107,15 +107,15 @@ def injected_losses(
     """The losses of several masks on the same sequences and the same model, in one pass above the hook point: they
     share what the pass starts from and the clean predictions.
     """
-    tail, whole = objectives[0].tail, objectives[0].entry
+    suffix, whole = objectives[0].suffix, objectives[0].prefix
     rows = []
     for objective, z in zip(objectives, gates, strict=True):
         made = objective.source.rows(sequences, z)
         rows.append(made if objective.through is None else objective.through(made))
-    entry = whole[sequences]
-    final = tail.final(whole[sequences.repeat(len(objectives))], torch.cat(rows))
-    versions = final.unflatten(0, (len(objectives), len(entry.final))).transpose(0, 1)
-    return _means(readout_kl(tail.head, entry.final, versions), objectives)
+    prefix = whole[sequences]
+    final = suffix.run_suffix(whole[sequences.repeat(len(objectives))], torch.cat(rows))
+    versions = final.unflatten(0, (len(objectives), len(prefix.final))).transpose(0, 1)
+    return _means(readout_kl(suffix.head, prefix.final, versions), objectives)
 
 
 def _means(kl: Float[Tensor, "row mask"], objectives: Sequence[FixedReadout | Injected]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tl_lifehist.readout import Comparison, compare_readouts
 from tl_lifehist.sufficiency.clean import TINY
 from tl_lifehist.sufficiency.translator import Translator
-from tl_lifehist.tail import Entry, Tail
+from tl_lifehist.suffix import ModelSuffix, Prefix
 
 
 class ReaderScores:
@@ -22,16 +22,16 @@ class ReaderScores:
         self._comparisons: list[Comparison] = []
 
     @torch.no_grad()
-    def read(self, translator: Translator, entry: Entry, versions: Sequence[Float[Tensor, "row d_model"]]) -> None:
+    def read(self, translator: Translator, prefix: Prefix, versions: Sequence[Float[Tensor, "row d_model"]]) -> None:
         """Compare the versions of one batch with its clean rows."""
-        if entry.batch.n_scored:
-            scored = entry.scored_row
-            clean = translator(entry.acts.to(versions[0])[scored])
+        if prefix.batch.n_scored:
+            scored = prefix.scored_row
+            clean = translator(prefix.acts.to(versions[0])[scored])
             changed = [translator(rows[scored]) for rows in versions]
-            self._compare(translator.head, clean, changed, entry)
+            self._compare(translator.head, clean, changed, prefix)
 
-    def _compare(self, head, clean: Tensor, changed: Sequence[Tensor], entry: Entry) -> None:
-        self._comparisons.append(compare_readouts(head, clean, changed, entry.batch.labels[entry.batch.scored]))
+    def _compare(self, head, clean: Tensor, changed: Sequence[Tensor], prefix: Prefix) -> None:
+        self._comparisons.append(compare_readouts(head, clean, changed, prefix.batch.labels[prefix.batch.scored]))
 
     def kl(self, version: int) -> np.ndarray:
         """KL(clean || version) of each scored position, nats."""
@@ -61,25 +61,25 @@ class ReaderScores:
 class InjectedScores(ReaderScores):
     """The same for versions injected into a model, with their squared errors about a mean."""
 
-    def __init__(self, tail: Tail, mean: Float[Tensor, " d_model"]) -> None:
+    def __init__(self, suffix: ModelSuffix, mean: Float[Tensor, " d_model"]) -> None:
         super().__init__()
-        self.tail, self.mean = tail, mean
+        self.suffix, self.mean = suffix, mean
         self._errors: list[Tensor] = []
         self._scatter: list[Tensor] = []
         self._row_documents: list[Tensor] = []
         self._documents: list[Tensor] = []
 
     @torch.no_grad()
-    def inject(self, entry: Entry, versions: Sequence[Float[Tensor, "row d_model"]]) -> None:
+    def inject(self, prefix: Prefix, versions: Sequence[Float[Tensor, "row d_model"]]) -> None:
         """Compare the versions of one batch with its clean run."""
-        acts, batch = entry.acts.to(versions[0]), entry.batch
+        acts, batch = prefix.acts.to(versions[0]), prefix.batch
         self._errors.append(torch.stack([(acts - rows).double().square().sum(1) for rows in versions]).cpu())
         self._scatter.append((acts - self.mean.to(acts)).double().square().sum(1).cpu())
         assert batch.documents is not None
         self._row_documents.append(batch.documents[batch.valid])
         if batch.n_scored:
-            changed = [self.tail.final(entry, rows) for rows in versions]
-            self._compare(self.tail.head, entry.final, changed, entry)
+            changed = [self.suffix.run_suffix(prefix, rows) for rows in versions]
+            self._compare(self.suffix.head, prefix.final, changed, prefix)
             self._documents.append(batch.documents[batch.scored])
 
     def errors(self, version: int) -> np.ndarray:

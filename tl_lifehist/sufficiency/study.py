@@ -44,13 +44,13 @@ class SufficiencyStudy:
         targets: of "reconstruction", "fixed_head", "downstream", "transfer". Every mask is scored under every metric,
             so fixed heads and alignments are fitted whichever targets are chosen.
         n_components: of each dictionary; the smaller of 100 and the width by default (ours).
-        mass_price: lambda times the number of components (ours: 0.1, which is 1e-3 at 100 components).
+        penalty_total: lambda times the number of components (ours: 0.1, which is 1e-3 at 100 components).
         relative_to: of the losses of "fixed_head" and "downstream": "entropy", "mean_ablation" or "nats".
         transfer_loss: "nmse" or "kl".
         steps: Adam steps of a mask (ours).
         batch_size: sequences a step (ours).
         translator_steps: Adam steps of a fixed head (ours).
-        sweep: further values of `mass_price` for the frontier (ours).
+        sweep: further values of `penalty_total` for the frontier (ours).
         seeds: of the masks; the tables of figures are the first one's, the others serve the stability.
         close_ups: methods whose frontier, stability and dictionary-level transfer are computed.
         n_random: random masks of the same soft mass, for each downstream mask (ours).
@@ -62,7 +62,7 @@ class SufficiencyStudy:
         allow_duplicates: run even if neighbouring checkpoints hold identical weights.
         reduced: what was made smaller than the full study, `{what: how}`; the report prints it.
 
-    How it can mislead: sufficiency is relative to its target, its site and its price; masks are not unique; a small
+    How it can mislead: sufficiency is relative to its target, its site and its penalty; masks are not unique; a small
     downstream mask at a site the model hardly needs shows nothing, so every figure stands beside the empty mask's.
     """
 
@@ -74,7 +74,7 @@ class SufficiencyStudy:
     methods: Sequence[str] = METHODS
     targets: Sequence[str] = TARGETS
     n_components: int | None = None
-    mass_price: float = 0.1
+    penalty_total: float = 0.1
     relative_to: str = "entropy"
     transfer_loss: str = "nmse"
     steps: int = 1000
@@ -103,9 +103,9 @@ class SufficiencyStudy:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}.")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(*self.seeds, self.seed, 0) < 0:
             raise InputError(f"seeds={list(self.seeds)}: name at least one, each once, and none below 0, nor seed.")
-        prices = [self.mass_price, *self.sweep]
-        if not all(0 < price < math.inf for price in prices) or len(set(self.sweep)) != len(self.sweep):
-            raise InputError("mass_price and every value of sweep must be numbers above 0, each once.")
+        totals = [self.penalty_total, *self.sweep]
+        if not all(0 < total < math.inf for total in totals) or len(set(self.sweep)) != len(self.sweep):
+            raise InputError("penalty_total and every value of sweep must be numbers above 0, each once.")
         if self.n_components is not None and self.n_components < 1:
             raise InputError(f"n_components={self.n_components} must be at least 1.")
         if self.relative_to not in ("entropy", "mean_ablation", "nats"):
@@ -114,8 +114,8 @@ class SufficiencyStudy:
             raise InputError(f'transfer_loss={self.transfer_loss!r}: use "nmse" or "kl".')
         if not 0 <= self.ridge < math.inf:
             raise InputError(f"ridge={self.ridge} must be a number and not negative.")
-        if self.mass_price in self.sweep:
-            object.__setattr__(self, "sweep", tuple(price for price in self.sweep if price != self.mass_price))
+        if self.penalty_total in self.sweep:
+            object.__setattr__(self, "sweep", tuple(total for total in self.sweep if total != self.penalty_total))
         if not 0 <= self.leave_out_massive < 0.5:
             raise InputError(f"leave_out_massive={self.leave_out_massive} must lie between 0 and 0.5.")
         for split, size in SPLITS.items():
@@ -144,7 +144,7 @@ class SufficiencyStudy:
     def description(self, threads: int) -> dict[str, Any]:
         """Everything that decides the results, as it is stored in `study.json`."""
         names = (
-            *("methods", "targets", "n_components", "mass_price", "relative_to", "transfer_loss", "steps"),
+            *("methods", "targets", "n_components", "penalty_total", "relative_to", "transfer_loss", "steps"),
             *("batch_size", "translator_steps", "sweep", "seeds", "close_ups", "n_random", "ridge"),
             "leave_out_massive",
         )

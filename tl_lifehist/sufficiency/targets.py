@@ -41,7 +41,7 @@ class Reconstruction:
     name: ClassVar[str] = "reconstruction"
 
     def objective(self, clean: CleanRun, basis: MaskBasis) -> Objective:
-        acts = clean.entry.acts.to(basis.directions)
+        acts = clean.prefix.acts.to(basis.directions)
         codes = basis.codes(acts)
         scale = scatter(acts, _mean(basis, clean.hook_name))
         return Quadratic.of(acts - basis.base(acts, codes), codes, basis.directions, scale)
@@ -62,7 +62,7 @@ class FixedHead:
 
     def objective(self, clean: CleanRun, basis: MaskBasis) -> Objective:
         translator = self.translator
-        rows = clean.entry.acts[clean.entry.scored_row].to(basis.directions)
+        rows = clean.prefix.acts[clean.prefix.scored_row].to(basis.directions)
         read = translator(rows)
         mean = translator(_mean(basis, clean.hook_name).to(rows).unsqueeze(0))
         with torch.no_grad():
@@ -92,7 +92,7 @@ class Downstream:
         reference = reference_value(
             self.name, self.relative_to, lambda: clean.entropy, lambda: clean.kl_of_constant(mean)
         )
-        return Injected(clean.source(basis), clean.tail, clean.entry, None, reference)
+        return Injected(clean.source(basis), clean.suffix, clean.prefix, None, reference)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,11 +124,11 @@ class Transfer:
                 self.name,
                 self.relative_to,
                 lambda: final.entropy,
-                lambda: final.kl_of_constant(mean.to(final.entry.acts)),
+                lambda: final.kl_of_constant(mean.to(final.prefix.acts)),
             )
-            return Injected(source, final.tail, final.entry, self.alignment, reference)
-        base, codes = source.parts(torch.arange(len(clean.entry)))
-        wanted = final.entry.acts.to(basis.directions)
+            return Injected(source, final.suffix, final.prefix, self.alignment, reference)
+        base, codes = source.parts(torch.arange(len(clean.prefix)))
+        wanted = final.prefix.acts.to(basis.directions)
         directions = basis.directions @ self.alignment.weight.to(basis.directions)
         return Quadratic.of(wanted - self.alignment(base).to(wanted), codes, directions, scatter(wanted, mean))
 

@@ -57,7 +57,7 @@ def trajectories(
     - `claimed` (ours): the pooled interval excludes 0, `p` is at most 0.05, `stratified` does not have the other sign,
       and the empty mask does not show the same: it has the other sign, or lies outside the pooled interval and nearer
       to 0, or does not vary. Nor may the normaliser explain it: every figure but the KL in nats has to follow the steps
-      or layers more closely than the clean entropy does, since the price of a mask is relative too, and a relative KL
+      or layers more closely than the clean entropy does, since the penalty on a mask is relative too, and a relative KL
       or a lost fraction needs a KL in nats of the same sign; a lost fraction has to follow them more closely than the
       empty mask's KL in nats, which it is divided by. Never without an empty mask.
 
@@ -120,7 +120,7 @@ def _row(
     empty = _pooled(nulls["empty"], quantity, against)
     same = empty * pooled > 0 and (abs(empty) >= abs(pooled) or low <= empty <= high)
     absolute, clean = _pooled(cells, "kl", against), _pooled(cells, "clean_entropy", against)
-    # price and figures are relative, so the entropy alone can move both: only the KL in nats is free of it
+    # penalty and figures are relative, so the entropy alone can move both: only the KL in nats is free of it
     normaliser = quantity != "kl" and abs(clean) >= abs(pooled) - _ROUNDING
     normaliser = normaliser or (quantity.endswith(("relative_kl", "lost_fraction")) and absolute * pooled <= 0)
     # of a lost fraction the KL of mean ablation is the normaliser, and the empty mask's own value is always 1

@@ -14,7 +14,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_kl
 from tl_lifehist.sufficiency.gates import require_counts
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 
@@ -81,13 +81,13 @@ def fit_translator(
     if tokens.n_scored == 0:
         raise InputError("No position is scored: the token set needs labels at valid positions.")
     require_counts(steps=steps, batch_rows=batch_rows, batch_size=batch_size)
-    tail = Tail(model, hook_name)
-    read = head or tail.head
-    acts, final = scored_rows(tail, tokens, batch_size)
-    if head is not None and not tail.has_blocks:
+    suffix = ModelSuffix(model, hook_name)
+    read = head or suffix.head
+    acts, final = scored_rows(suffix, tokens, batch_size)
+    if head is not None and not suffix.has_blocks:
         final_like, in_stream = acts, True  # a model without blocks has no final residual but its own hook point
     else:
-        final_like, in_stream = final, tail.in_residual_stream and acts.shape[1] == final.shape[1]
+        final_like, in_stream = final, suffix.in_residual_stream and acts.shape[1] == final.shape[1]
     mean, target_mean = acts.mean(dim=0), final_like.mean(dim=0)
     scale, target_scale = _scales(acts, mean), _scales(final_like, target_mean)
     start = torch.eye(acts.shape[1]).to(acts) if in_stream else acts.new_zeros(acts.shape[1], final_like.shape[1])
@@ -106,7 +106,7 @@ def fit_translator(
             rows = acts[drawn]
             change = ((rows - mean) / scale) @ moved + shift
             loss = readout_kl(
-                read, final[drawn], rows @ start + constant + target_scale * change, clean_head=tail.head
+                read, final[drawn], rows @ start + constant + target_scale * change, clean_head=suffix.head
             ).mean()
             optimiser.zero_grad()
             loss.backward()
@@ -126,12 +126,12 @@ def _scales(rows: Float[Tensor, "row d"], mean: Float[Tensor, " d"]) -> Float[Te
 
 @torch.no_grad()
 def scored_rows(
-    tail: Tail, tokens: TokenSet, batch_size: int
+    suffix: ModelSuffix, tokens: TokenSet, batch_size: int
 ) -> tuple[Float[Tensor, "scored d_model"], Float[Tensor, "scored d_final"]]:
     """Activations and clean final residuals at the scored positions, in order, at least float32."""
     acts, final = [], []
     for start in range(0, len(tokens), batch_size):
-        entry = tail.enter(tokens[start : start + batch_size], start)
-        acts.append(entry.acts[entry.scored_row.to(entry.value.device)])
-        final.append(entry.final.to(torch.promote_types(entry.final.dtype, torch.float32)))
+        prefix = suffix.run_prefix(tokens[start : start + batch_size], start)
+        acts.append(prefix.acts[prefix.scored_row.to(prefix.value.device)])
+        final.append(prefix.final.to(torch.promote_types(prefix.final.dtype, torch.float32)))
     return torch.cat(acts), torch.cat(final)

@@ -174,13 +174,13 @@ def frontier(run: RunTables) -> Content:
     swept = data["penalty"].nunique() > 1
     return Content(
         text="Downstream masks fitted with other penalties: every one is an answer to the same question at another "
-        "price."
+        "penalty."
         if swept
         else "No other penalty was tried in this run, so each cell has one point and no curve.",
         points=points,
         definition="Formula 5: the loss plus lambda times the sum of the gates, over a sweep. In the table penalty "
-        "is lambda and price is lambda times the number of components, which the sweep sets; the diamond is the "
-        "study's. Formula 9: lost fraction.",
+        "is lambda and penalty_total is lambda times the number of components, which the sweep sets; the diamond is "
+        "the study's. Formula 9: lost fraction.",
         control="Masks of the same soft mass that take the leading components by variance (dashed): the cheaper of "
         "hard gates and of the mask's own gates dealt out by rank.",
         sample=f"{data['penalty'].nunique()} penalties in {len(data[CELL].drop_duplicates()):,} cells; drawn are those "

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import tl_lifehist as lh
 from tl_lifehist.models import frozen, run_model
-from tl_lifehist.tail import Tail
+from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet
 
 SITES = ("hook_resid_pre", "hook_attn_out", "hook_mlp_out", "hook_resid_post")
@@ -65,13 +65,15 @@ def by_hooks(model, hook_name: str, tokens: TokenSet, rows: Tensor) -> Tensor:
 @pytest.mark.parametrize("layer", [0, 1, 3])
 def test_bridge_agrees_with_hooks_to_the_last_bit(pocket_model, pocket_tokens, site, layer):
     name, batch = f"blocks.{layer}.{site}", pocket_tokens[:3]
-    tail = Tail(pocket_model, name)
+    suffix = ModelSuffix(pocket_model, name)
     with torch.no_grad():
-        entry = tail.enter(batch)
-        rows = entry.acts * 0.7 + 0.1
-        assert torch.equal(tail.final(entry, entry.acts), entry.final)
-        assert torch.allclose(tail.head(tail.final(entry, rows)), by_hooks(pocket_model, name, batch, rows), atol=2e-5)
-        assert torch.allclose(tail.head(entry.final), run_model(pocket_model, batch.ids)[batch.scored], atol=2e-5)
+        prefix = suffix.run_prefix(batch)
+        rows = prefix.acts * 0.7 + 0.1
+        assert torch.equal(suffix.run_suffix(prefix, prefix.acts), prefix.final)
+        assert torch.allclose(
+            suffix.head(suffix.run_suffix(prefix, rows)), by_hooks(pocket_model, name, batch, rows), atol=2e-5
+        )
+        assert torch.allclose(suffix.head(prefix.final), run_model(pocket_model, batch.ids)[batch.scored], atol=2e-5)
 
 
 @pytest.mark.parametrize("site", [*SITES, "hook_resid_mid"])
@@ -79,12 +81,14 @@ def test_hooked_transformer_agrees_with_hooks(hooked_transformer, site):
     tokens = random_tokens()
     for layer in range(3):
         name = f"blocks.{layer}.{site}"
-        tail = Tail(hooked_transformer, name)
+        suffix = ModelSuffix(hooked_transformer, name)
         with torch.no_grad():
-            entry = tail.enter(tokens)
-            rows = -entry.acts
+            prefix = suffix.run_prefix(tokens)
+            rows = -prefix.acts
             assert torch.allclose(
-                tail.head(tail.final(entry, rows)), by_hooks(hooked_transformer, name, tokens, rows), atol=1e-5
+                suffix.head(suffix.run_suffix(prefix, rows)),
+                by_hooks(hooked_transformer, name, tokens, rows),
+                atol=1e-5,
             )
 
 
@@ -93,25 +97,25 @@ def test_hooked_transformer_agrees_with_hooks(hooked_transformer, site):
 def test_padding_changes_nothing(pocket_model, pocket_tokens, side, site):
     plain = pocket_tokens[:2]
     wide = padded(plain, side)
-    tail = Tail(pocket_model, f"blocks.1.{site}")
+    suffix = ModelSuffix(pocket_model, f"blocks.1.{site}")
     with torch.no_grad():
-        a, b = tail.enter(plain), tail.enter(wide)
+        a, b = suffix.run_prefix(plain), suffix.run_prefix(wide)
         assert torch.allclose(a.acts, b.acts, atol=1e-5)
-        assert torch.allclose(tail.final(a, a.acts * 0.5), tail.final(b, b.acts * 0.5), atol=2e-5)
+        assert torch.allclose(suffix.run_suffix(a, a.acts * 0.5), suffix.run_suffix(b, b.acts * 0.5), atol=2e-5)
 
 
 def assert_only_these_run(model, hook_name: str, tokens: TokenSet, executed: list[int]) -> None:
     """`final` runs the attention of these blocks, each once, and `head` that of none."""
-    tail = Tail(model, hook_name)
+    suffix = ModelSuffix(model, hook_name)
     with torch.no_grad():
-        entry = tail.enter(tokens)
+        prefix = suffix.run_prefix(tokens)
     ran: list[int] = []
     handles = [block.attn.register_forward_hook(lambda *_, i=i: ran.append(i)) for i, block in enumerate(model.blocks)]
     try:
         with torch.no_grad():
-            tail.final(entry, entry.acts)
+            suffix.run_suffix(prefix, prefix.acts)
             assert ran == executed
-            tail.head(entry.final)
+            suffix.head(prefix.final)
             assert ran == executed
     finally:
         for handle in handles:
@@ -132,28 +136,28 @@ def test_only_the_blocks_above_run_in_a_hooked_transformer(hooked_transformer, s
 
 def test_gradients_equal_those_through_the_whole_model(pocket_model, pocket_tokens):
     name, batch = "blocks.1.hook_mlp_out", pocket_tokens[:2]
-    tail = Tail(pocket_model, name)
-    entry = tail.enter(batch)
+    suffix = ModelSuffix(pocket_model, name)
+    prefix = suffix.run_prefix(batch)
     slopes = []
     with frozen(pocket_model):
         for run in (
-            lambda rows: tail.head(tail.final(entry, rows)),
+            lambda rows: suffix.head(suffix.run_suffix(prefix, rows)),
             lambda rows: by_hooks(pocket_model, name, batch, rows),
         ):
-            rows = entry.acts.clone().requires_grad_()
+            rows = prefix.acts.clone().requires_grad_()
             run(rows).log_softmax(-1)[:, 7].sum().backward()
             slopes.append(rows.grad)
     assert torch.allclose(slopes[0], slopes[1], atol=1e-5, rtol=1e-4)
 
 
 def test_nothing_is_left_on_the_model(pocket_model, pocket_tokens):
-    tail = Tail(pocket_model, "blocks.1.hook_resid_post")
+    suffix = ModelSuffix(pocket_model, "blocks.1.hook_resid_post")
     batch = pocket_tokens[:2]
     before = run_model(pocket_model, batch.ids)
     asked = [p.requires_grad for p in pocket_model.parameters()]
-    entry = tail.enter(batch)
+    prefix = suffix.run_prefix(batch)
     with pytest.raises(RuntimeError, match="shape"), frozen(pocket_model):
-        tail.final(entry, torch.zeros(3, 96))
+        suffix.run_suffix(prefix, torch.zeros(3, 96))
     assert [p.requires_grad for p in pocket_model.parameters()] == asked
     assert not any("forward" in block.__dict__ for block in pocket_model.blocks)
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in pocket_model.blocks)
@@ -161,11 +165,11 @@ def test_nothing_is_left_on_the_model(pocket_model, pocket_tokens):
 
 
 def test_entries_of_chosen_sequences(pocket_model, pocket_tokens):
-    tail = Tail(pocket_model, "blocks.2.hook_mlp_out")
-    whole = tail.enter_all(pocket_tokens[:5], batch_size=2)
+    suffix = ModelSuffix(pocket_model, "blocks.2.hook_mlp_out")
+    whole = suffix.run_prefix_all(pocket_tokens[:5], batch_size=2)
     chosen = torch.tensor([4, 1])
     part = whole[chosen]
-    direct = tail.enter(pocket_tokens[chosen])
+    direct = suffix.run_prefix(pocket_tokens[chosen])
     assert len(part) == 2
     assert torch.allclose(part.acts, direct.acts, atol=1e-5)
     assert torch.allclose(part.final, direct.final, atol=2e-5)
@@ -174,14 +178,14 @@ def test_entries_of_chosen_sequences(pocket_model, pocket_tokens):
 
 def test_unknown_hook_point(pocket_model):
     with pytest.raises(lh.InputError, match="nearest names"):
-        Tail(pocket_model, "blocks.1.hook_mlp_output")
+        ModelSuffix(pocket_model, "blocks.1.hook_mlp_output")
 
 
 def test_a_model_in_training_mode_is_refused(hooked_transformer):
     hooked_transformer.train()
     try:
         with pytest.raises(lh.InputError, match="training mode"):
-            Tail(hooked_transformer, "blocks.1.hook_mlp_out")
+            ModelSuffix(hooked_transformer, "blocks.1.hook_mlp_out")
     finally:
         hooked_transformer.eval()
-    assert Tail(hooked_transformer, "blocks.1.hook_mlp_out").has_blocks
+    assert ModelSuffix(hooked_transformer, "blocks.1.hook_mlp_out").has_blocks

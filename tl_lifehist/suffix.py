@@ -1,9 +1,9 @@
 """The part of a model above a hook point, run on its own: no block below it is computed again.
 
 `start_at_layer` raises on some models and is ignored on others, so the earlier blocks get a pass-through `forward`
-while a tail runs, and the block at the hook point starts from what one clean pass stored. At mid-depth that saves half
-of every step of a mask. What comes after the last block (final norm, prediction head, unembedding, soft caps) is run
-through the model's own code in the same way, on the rows that are scored and on no other.
+while a suffix runs, and the block at the hook point starts from what one clean pass stored. At mid-depth that saves
+half of every step of a mask. What comes after the last block (final norm, prediction head, unembedding, soft caps) is
+run through the model's own code in the same way, on the rows that are scored and on no other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Reached(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class Prefix:
     """What one clean pass leaves for any number of passes above the hook point.
 
     Attributes:
@@ -50,9 +50,9 @@ class Entry:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def __getitem__(self, index: Int[Tensor, " chosen"]) -> Entry:
+    def __getitem__(self, index: Int[Tensor, " chosen"]) -> Prefix:
         start = None if self.start is None else self.start[index]
-        return Entry(self.batch[index], start, self.value[index], self.last[index])
+        return Prefix(self.batch[index], start, self.value[index], self.last[index])
 
     @property
     def acts(self) -> Float[Tensor, "row d_model"]:
@@ -75,19 +75,19 @@ class Entry:
         return self.batch.scored[self.batch.valid].nonzero()[:, 0]
 
 
-def join(entries: Sequence[Entry]) -> Entry:
+def join(prefixes: Sequence[Prefix]) -> Prefix:
     """Entries of one token set as one."""
-    start = None if entries[0].start is None else torch.cat([e.start for e in entries if e.start is not None])
+    start = None if prefixes[0].start is None else torch.cat([e.start for e in prefixes if e.start is not None])
     batch = TokenSet(
         *(
             None if parts[0] is None else torch.cat(parts)  # type: ignore[arg-type]
-            for parts in zip(*(e.batch.tensors() for e in entries), strict=True)
+            for parts in zip(*(e.batch.tensors() for e in prefixes), strict=True)
         )
     )
-    return Entry(batch, start, torch.cat([e.value for e in entries]), torch.cat([e.last for e in entries]))
+    return Prefix(batch, start, torch.cat([e.value for e in prefixes]), torch.cat([e.last for e in prefixes]))
 
 
-class Tail:
+class ModelSuffix:
     """The part of `model` above `hook_name`.
 
     Args:
@@ -127,7 +127,7 @@ class Tail:
         return bool(self._blocks)
 
     @torch.no_grad()
-    def enter(self, batch: TokenSet, first_sequence: int = 0) -> Entry:
+    def run_prefix(self, batch: TokenSet, first_sequence: int = 0) -> Prefix:
         """One clean pass over a batch.
 
         Raises:
@@ -149,19 +149,19 @@ class Tail:
         if not bool(torch.isfinite(reached[0][batch.scored.to(reached[0].device)]).all()):
             raise InputError("The model's own predictions are NaN or infinite: load it in float32.")
         start = caught["value"] if self._behind else caught.get("start")
-        return Entry(batch, start, caught["value"], reached[0])
+        return Prefix(batch, start, caught["value"], reached[0])
 
-    def enter_all(self, tokens: TokenSet, batch_size: int) -> Entry:
+    def run_prefix_all(self, tokens: TokenSet, batch_size: int) -> Prefix:
         """One clean pass over all of `tokens`, in batches."""
         starts = range(0, len(tokens), batch_size)
-        return join([self.enter(tokens[start : start + batch_size], start) for start in starts])
+        return join([self.run_prefix(tokens[start : start + batch_size], start) for start in starts])
 
-    def final(self, entry: Entry, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "scored d_last"]:
+    def run_suffix(self, prefix: Prefix, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "scored d_last"]:
         """The residual behind the last block at the scored positions, with `rows` at the valid positions of the hook
         point. Gradients flow to `rows`.
         """
-        batch = entry.batch
-        where = batch.valid.to(entry.value.device)
+        batch = prefix.batch
+        where = batch.valid.to(prefix.value.device)
         reached: list[Tensor] = []
 
         def replace(value: Tensor, hook: Any) -> Tensor:
@@ -175,14 +175,14 @@ class Tail:
                 reached.append(run_model(self.model, batch.ids, batch.attention_mask))
         else:
             stopped = [*hooks, (self._last, _stopper(reached))]
-            with suppress(_Reached), self._shortened(entry.start), self.model.hooks(fwd_hooks=stopped):
+            with suppress(_Reached), self._shortened(prefix.start), self.model.hooks(fwd_hooks=stopped):
                 run_model(self.model, batch.ids, batch.attention_mask)
         return reached[0][batch.scored.to(reached[0].device)]
 
-    def edited(
+    def run_edited(
         self, batch: TokenSet, edit: Callable[[Tensor], Tensor], first_sequence: int = 0
     ) -> Float[Tensor, "scored d_last"]:
-        """`final` for rows that are needed once: the whole model up to the last block in one pass, with
+        """`run_suffix` for rows that are needed once: the whole model up to the last block in one pass, with
         `edit(activations)` at the valid positions of the hook point. Nothing is stored, so no block runs twice.
 
         Raises:
@@ -204,7 +204,7 @@ class Tail:
             reached.append(run_model(self.model, batch.ids, batch.attention_mask))
         return reached[0][batch.scored.to(reached[0].device)]
 
-    def read(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
+    def unembed(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
         """Logits of residual rows: the model's own norm, prediction head and unembedding. Gradients flow to `rows`."""
         if not self._blocks:
             return rows
@@ -270,19 +270,19 @@ class Tail:
 
 
 class ModelHead:
-    """`head(rows)` of a tail, as a thing of its own that knows the size of its vocabulary."""
+    """`head(rows)` of a suffix, as a thing of its own that knows the size of its vocabulary."""
 
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
+    def __init__(self, suffix: ModelSuffix) -> None:
+        self._suffix = suffix
 
     def __call__(self, rows: Float[Tensor, "row d_last"]) -> Float[Tensor, "row d_vocab"]:
-        return self._tail.read(rows)
+        return self._suffix.unembed(rows)
 
     @cached_property
     def d_vocab(self) -> int | None:
         """Logits a row; None where only a row can tell."""
-        declared = getattr(getattr(self._tail.model, "cfg", None), "d_vocab", None)
-        return int(declared) if self._tail.has_blocks and declared else None
+        declared = getattr(getattr(self._suffix.model, "cfg", None), "d_vocab", None)
+        return int(declared) if self._suffix.has_blocks and declared else None
 
 
 def _stopper(reached: list[Tensor]) -> Callable[..., None]:
