@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, exactly_once, require_hooks, run_model
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_valid
 
 BATCH_SIZE = 32
 
@@ -106,7 +106,6 @@ def collect_activations(
             f"tokens is a {type(tokens).__name__}: give TokenSet.from_texts(texts, tokenizer), or "
             "TokenSet(ids, valid, labels) for ids of your own."
         )
-    if tokens.n_valid == 0:
-        raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
+    require_valid(tokens)
     parts = [batch[hook_name].cpu() for batch in stream_activations(model, [hook_name], tokens, batch_size=batch_size)]
     return torch.cat(parts)

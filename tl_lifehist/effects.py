@@ -9,11 +9,10 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from tl_lifehist.errors import InputError
 from tl_lifehist.interventions import Intervention
 from tl_lifehist.metrics import bootstrap_mean, cross_entropy, kl_divergence
 from tl_lifehist.models import HookedModel, exactly_once, require_hooks, run_model
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_scored
 
 BATCH_SIZE = 16
 
@@ -35,7 +34,7 @@ def scored_losses(
     Raises:
         InputError: a model in training mode, an unknown hook point, or no scored position.
     """
-    _require_scored(tokens)
+    require_scored(tokens)
     require_hooks(model, [name for name, _ in intervention.fwd_hooks()] if intervention else [])
     parts = [
         cross_entropy(scored_logits(model, batch, intervention), batch.labels[batch.scored])
@@ -84,7 +83,7 @@ def ablation_effect(
         InputError: a model in training mode, an unknown hook point, no scored position, or a hook point that does not
             fire exactly once.
     """
-    _require_scored(tokens)
+    require_scored(tokens)
     baseline = getattr(intervention, "baseline", None)
     require_hooks(model, [name for name, _ in intervention.fwd_hooks()])
     columns: dict[str, list[np.ndarray]] = {key: [] for key in ("document", "base", "ce", "kl", "lost")}
@@ -113,8 +112,3 @@ def ablation_effect(
         n_scored=len(table),
         by_document=by_document[["document", "n", "delta_ce", "kl"]],
     )
-
-
-def _require_scored(tokens: TokenSet) -> None:
-    if tokens.n_scored == 0:
-        raise InputError("No position is scored: the token set needs labels at valid positions.")

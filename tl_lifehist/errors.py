@@ -15,3 +15,15 @@ def nearest(name: object, known: Iterable[object], n: int = 3) -> str:
     names = [str(k) for k in known]
     close = difflib.get_close_matches(str(name), names, n=n, cutoff=0.0)
     return ", ".join(close) if close else "none"
+
+
+def one_of(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        InputError: e.g. `mode='half' is unknown: use "zero", "mean" or "resample".`
+    """
+    known = list(choices)
+    if value not in known:
+        *first, last = [f'"{choice}"' for choice in known]
+        raise InputError(f"{name}={value!r} is unknown: use {', '.join(first)} or {last}.")

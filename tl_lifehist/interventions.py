@@ -21,7 +21,7 @@ from tl_lifehist.dictionaries.protocol import (
     reference_of,
     require_width,
 )
-from tl_lifehist.errors import InputError, nearest
+from tl_lifehist.errors import InputError, nearest, one_of
 from tl_lifehist.models import Hook
 
 Valid = Bool[Tensor, "seq pos"]
@@ -89,10 +89,8 @@ class FeatureAblation:
         reference: Mapping[str, Referenced] | None = None,
         seed: int = 0,
     ) -> None:
-        if mode not in ("zero", "mean", "resample"):
-            raise InputError(f'mode={mode!r} is unknown: use "zero", "mean" or "resample".')
-        if form not in ("subtract", "substitute"):
-            raise InputError(f'form={form!r} is unknown: use "subtract" or "substitute".')
+        one_of("mode", mode, ("zero", "mean", "resample"))
+        one_of("form", form, ("subtract", "substitute"))
         self.dictionaries = dict(dictionaries)
         self.features = {name: torch.as_tensor(list(f), dtype=torch.long) for name, f in features.items()}
         self.mode, self.form, self.seed = mode, form, seed

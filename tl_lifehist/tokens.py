@@ -256,3 +256,15 @@ def _around_a_text(texts: Sequence[str], parts: Sequence[Sequence[int]], tokeniz
         "This tokenizer does not keep a text in one piece when it adds its special tokens: "
         "build the windows yourself and give TokenSet(ids, valid, labels)."
     )
+
+
+def require_scored(tokens: TokenSet) -> None:
+    """Refuse a text without a position to score."""
+    if tokens.n_scored == 0:
+        raise InputError("No position is scored: the token set needs labels at valid positions.")
+
+
+def require_valid(tokens: TokenSet) -> None:
+    """Refuse a text without a position to analyse."""
+    if tokens.n_valid == 0:
+        raise InputError("No position is valid: every token is padding, special or the first of its sequence.")

@@ -280,16 +280,6 @@ def test_carriers_without_equals_get_no_p():
     assert len(null.draws) == 20
 
 
-@given(st.integers(0, 1000), st.integers(1, 12))
-def test_a_draw_takes_as_many_different_nodes_near_in_rate(seed, count):
-    rng = np.random.default_rng(seed)
-    rate = np.log10(rng.uniform(0.001, 0.5, 30))
-    chosen = np.zeros(30, dtype=bool)
-    chosen[rng.permutation(30)[:count]] = True
-    drawn = recruitment._draw_like(rate, chosen, rng)
-    assert len(set(drawn.tolist())) == count
-
-
 @given(st.integers(0, 1000), st.sampled_from(ORIENTATIONS))
 def test_rewired_graphs_keep_degrees_between_layers_and_stay_acyclic(seed, orientation):
     graph = containment_dag(

@@ -5,7 +5,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.errors import InputError
+from tl_lifehist.tokens import NO_LABEL, TokenSet, require_scored, require_valid
 
 
 def tokenizer(*special: str, around: str = "$A", **roles: str) -> PreTrainedTokenizerFast:
@@ -188,3 +189,14 @@ def test_special_tokens_within_a_text_are_neither_analysed_nor_masked():
         assert tokens.valid.tolist() == [[True, False, True, True, False, True, False, True]]
         assert (tokens.labels[~tokens.valid] == -100).all()
         assert tokens.ids[0, [1, 4, 6]].tolist() == [0, 2, 0]
+
+
+def test_a_text_without_a_position_to_use_is_refused():
+    ids, no = torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, 3, dtype=torch.bool)
+    labels = torch.full((1, 3), NO_LABEL)
+    require_valid(TokenSet(ids, ~no, labels))
+    require_scored(TokenSet(ids, ~no, labels + 101))
+    with pytest.raises(InputError, match="No position is scored"):
+        require_scored(TokenSet(ids, ~no, labels))
+    with pytest.raises(InputError, match="No position is valid"):
+        require_valid(TokenSet(ids, no, labels))

@@ -21,7 +21,7 @@ from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, re
 from tl_lifehist.dictionaries.rows import Activations, Moments, Rows, moments
 from tl_lifehist.dictionaries.semi_nmf import fit_semi_nmf
 from tl_lifehist.dictionaries.svd import Fit, fit_svd
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 
 METHODS = ("svd", "ica", "nmf", "semi_nmf")
 N_COMPONENTS = 100
@@ -177,10 +177,8 @@ def decompose(
         InputError: an unknown method or offset, more components than can be had from these rows, NaN or infinite rows,
             constant activations, batches that cannot be read again.
     """
-    if method not in METHODS:
-        raise InputError(f'method={method!r} is unknown: use "svd", "ica", "nmf" or "semi_nmf".')
-    if offset not in ("minimum", "relu"):
-        raise InputError(f'offset={offset!r} is unknown: use "minimum" or "relu".')
+    one_of("method", method, METHODS)
+    one_of("offset", offset, ("minimum", "relu"))
     rows = Rows(acts)
     if rows.once and method != "svd":
         raise InputError(

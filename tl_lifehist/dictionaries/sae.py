@@ -22,7 +22,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from tl_lifehist.activations import NonFiniteActivations, stream_activations
-from tl_lifehist.errors import InputError, nearest
+from tl_lifehist.errors import InputError, nearest, one_of
+from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.models import HookedModel, require_hooks
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
@@ -122,8 +123,7 @@ def load_saes(folder: str | Path, *, device: str = "cpu") -> SAEs:
 
 
 def _depth(path: Path) -> tuple[int, str]:
-    digits = [int(part) for part in path.name.split(".") if part.isdigit()]
-    return (digits[0] if digits else -1), path.name
+    return parse_hook_name(path.name)[0], path.name
 
 
 def activation_batches(
@@ -373,8 +373,7 @@ def train_saes(
 
 def check_init(init: str) -> None:
     """Refuse an unknown way to initialise."""
-    if init not in ("shared", "independent", "previous"):
-        raise InputError(f'init={init!r} is unknown: use "shared", "independent" or "previous".')
+    one_of("init", init, ("shared", "independent", "previous"))
 
 
 def init_seeds(hook_names: Sequence[str], *, init: str, seed: int, step: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 
 MIN_CONTAINMENT = 0.8
@@ -65,8 +65,7 @@ def containment_dag(
     n_rows = _require_one_checkpoint(profiles)
     if not 0 < min_containment <= 1 or min_lift <= 0 or max_p <= 0:
         raise InputError("min_containment must lie above 0 and up to 1, min_lift and max_p above 0.")
-    if orientation not in ("container", "depth"):
-        raise InputError(f'orientation={orientation!r} is unknown: use "container" or "depth".')
+    one_of("orientation", orientation, ("container", "depth"))
     alive = {h: np.flatnonzero(p.alive(min_rate=min_rate, min_count=min_firings)) for h, p in profiles.items()}
     sizes = [len(features) for features in alive.values()]
     n_pairs = (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2

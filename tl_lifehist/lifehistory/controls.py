@@ -9,16 +9,15 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
+from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST, draw_within_caliper
 from tl_lifehist.lifehistory.containment import feature_roles
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.metrics import standardised_difference
 
 Chosen = dict[str, list[int]]
 KINDS = ("count", "rate", "mass")
-N_NEAREST = 10
-CALIPER = 0.25  # decades
-MAX_UNMATCHED = 0.10
+MAX_UNMATCHED = 0.1  # share of carriers without an equal, above which there is no fair control
 MAX_SMD = 0.25  # of the matched quantity (ours): beyond it the controls are no equals
 
 
@@ -42,23 +41,33 @@ def draw_controls(
     n_draws: int = 100,
     seed: int = 0,
     among: Mapping[str, Sequence[int]] | None = None,
+    n_nearest: int = N_NEAREST,
+    caliper: float = CALIPER,
     min_rate: float = MIN_RATE,
     min_count: int = MIN_COUNT,
 ) -> list[ControlDraw]:
     """Control sets of alive non-carriers of the same hook points (D19).
 
     Args:
-        kind: "count" draws at random; "rate" and "mass" draw, for each carrier, one without replacement among the 10
-            nearest in the logarithm within 0.25 decades.
+        kind: "count" draws at random; "rate" and "mass" draw, for each carrier, one without replacement among the
+            `n_nearest` in the logarithm within `caliper`.
         among: candidates by hook point; all alive non-carriers by default.
+        n_nearest: nearest candidates that one is drawn from.
+        caliper: how far they may lie, in decades.
+        min_rate: see `FeatureProfiles.alive`.
+        min_count: see `FeatureProfiles.alive`.
 
     Where carriers are more than half as many as the candidates at a hook point, each draw takes a random half of the
     candidates' number from both sides (ours). A carrier without an equal is left out of that draw on both sides and
     counted as unmatched, as a share of those tried.
 
+    Raises:
+        InputError: an unknown kind.
+
     How it can mislead: control sets of one pool overlap, so their spread, and p with it, is too small when the pool is
     only a few times the carriers.
     """
+    one_of("kind", kind, KINDS)
     rng = np.random.default_rng(seed)
     pools: dict[str, NDArray[np.int64]] = {}
     for name, chosen in carriers.items():
@@ -86,31 +95,14 @@ def draw_controls(
                 picked = rng.permutation(pool)[: len(wanted)]
                 kept = wanted
             else:
-                value = np.log10(
-                    np.maximum(getattr(profiles[name], {"rate": "firing_rate", "mass": "mass"}[kind]), 1e-30)
-                )
-                kept, picked = _nearest_draw(value, wanted, pool, rng)
+                measure = getattr(profiles[name], {"rate": "firing_rate", "mass": "mass"}[kind])
+                value = np.log10(np.maximum(measure, 1e-30))
+                found = draw_within_caliper(value[wanted], value[pool], rng, n_nearest=n_nearest, caliper=caliper)
+                kept, picked = wanted[found[0]], pool[found[1]]
                 unmatched += len(wanted) - len(kept)
             controls[name], against[name] = sorted(picked.tolist()), sorted(kept.tolist())
         draws.append(ControlDraw(kind, draw, controls, against, unmatched / max(tried, 1), subset))
     return draws
-
-
-def _nearest_draw(
-    value: NDArray[np.float64], wanted: NDArray[np.int64], pool: NDArray[np.int64], rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    free = np.ones(len(pool), dtype=bool)
-    kept, picked = [], []
-    for carrier in rng.permutation(wanted):
-        distance = np.where(free, np.abs(value[pool] - value[carrier]), np.inf)
-        near = np.argsort(distance, kind="stable")[:N_NEAREST]
-        near = near[distance[near] <= CALIPER]
-        if len(near):
-            choice = int(rng.choice(near))
-            free[choice] = False
-            kept.append(int(carrier))
-            picked.append(int(pool[choice]))
-    return np.array(kept, dtype=np.int64), np.array(picked, dtype=np.int64)
 
 
 def require_carriers(carriers: Mapping[str, Sequence[int]]) -> None:

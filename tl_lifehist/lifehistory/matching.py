@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components, min_weight_full_bipartite_matching
 
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles, column_of
 
 MIN_SIMILARITY = 0.5
@@ -79,8 +79,7 @@ def match_features(
         raise InputError(f"The profiles cover {a.n_rows} and {b.n_rows} rows: compute both on the same tokens.")
     if not 0 < min_similarity <= 1:
         raise InputError(f"min_similarity={min_similarity} must lie above 0 and up to 1.")
-    if method not in ("gated", "dense"):
-        raise InputError(f'method={method!r} is unknown: use "gated" or "dense".')
+    one_of("method", method, ("gated", "dense"))
     alive_a, alive_b = (np.flatnonzero(p.alive(min_rate=min_rate, min_count=min_count)) for p in (a, b))
     if method == "gated":
         scores = similarities(a, b, alive_a, alive_b, min_similarity=min_similarity)

@@ -16,7 +16,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.lineages import trace_lineages
 from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, match_features
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
-from tl_lifehist.metrics import interval
+from tl_lifehist.nulls import Null
 
 LEVELS = ("data", "init")
 
@@ -86,15 +86,19 @@ class CarrierNull:
 
     @property
     def mean(self) -> float:
-        return float(self.draws.mean())
+        return self._null.mean
 
     @property
     def low(self) -> float:
-        return interval(self.draws)[0]
+        return self._null.low
 
     @property
     def high(self) -> float:
-        return interval(self.draws)[1]
+        return self._null.high
+
+    @property
+    def _null(self) -> Null:
+        return Null(float("nan"), self.draws)
 
 
 def frozen_null(

@@ -16,7 +16,7 @@ from tl_lifehist.activations import BATCH_SIZE, NonFiniteActivations, stream_act
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, require_width
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_valid
 
 FIRING_THRESHOLD = 1e-6
 MIN_RATE = 1e-3
@@ -210,8 +210,7 @@ def profile_saes(
         InputError: an unknown hook point, an SAE of another width, activations that are NaN (with step, hook point and
             position), no valid position.
     """
-    if tokens.n_valid == 0:
-        raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
+    require_valid(tokens)
     parts: dict[str, list[Any]] = {name: [] for name in saes}
     norms = dict.fromkeys(saes, 0.0)
     try:

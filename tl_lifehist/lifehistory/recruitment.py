@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
 from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST, draw_within_caliper, n_without_equal
 from tl_lifehist.lifehistory.containment import MIN_LIFT, Bools, Floats, Ints, Node
+from tl_lifehist.lifehistory.controls import MAX_UNMATCHED
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
-from tl_lifehist.metrics import exceedance_p, interval
-
-NEAREST, WITHIN_DECADES, MAX_UNMATCHED = 10, 0.25, 0.1  # rate matching and its limit, as for load (D19)
+from tl_lifehist.nulls import Null
 
 
 def recruited_fraction(
@@ -69,11 +68,12 @@ class RecruitmentNull:
     Attributes:
         observed: recruited fraction of the carriers.
         draws: recruited fraction of random sets of nodes with as many features in each layer and the same rates.
-        p: share of draws at least as large, (1 + count) / (draws + 1); NaN when `unmatched_share` is above 10 %.
+        p: share of draws at least as large, (1 + count) / (draws + 1); NaN when `unmatched_share` is above
+            `max_unmatched`.
         rewired: recruited fraction of the carriers in graphs rewired with every in- and out-degree kept, for each pair
             of layers. They show what the carriers' numbers of children alone would reach.
         rewired_p: as `p`, against `rewired`.
-        unmatched_share: carriers without any non-carrier of their layer within 0.25 decades of firing rate.
+        unmatched_share: carriers without any non-carrier of their layer within the caliper of firing rate.
 
     How it can mislead: the random sets are drawn from all nodes of a layer, carriers included (a permutation of the
     label among features of like rate), so where carriers have few equals the draws hold many carriers and the test is
@@ -90,27 +90,35 @@ class RecruitmentNull:
     @property
     def mean(self) -> float:
         """Mean of `draws`."""
-        return float(self.draws.mean()) if len(self.draws) else float("nan")
+        return self._sets.mean
 
     @property
     def low(self) -> float:
         """Lower end of the central 95 % of `draws`."""
-        return interval(self.draws)[0]
+        return self._sets.low
 
     @property
     def high(self) -> float:
         """Upper end of the central 95 % of `draws`."""
-        return interval(self.draws)[1]
+        return self._sets.high
 
     @property
     def rewired_mean(self) -> float:
         """Mean of `rewired`."""
-        return float(self.rewired.mean()) if len(self.rewired) else float("nan")
+        return self._graphs.mean
 
     @property
     def rewired_interval(self) -> tuple[float, float]:
         """The central 95 % of `rewired`."""
-        return interval(self.rewired)
+        return self._graphs.low, self._graphs.high
+
+    @property
+    def _sets(self) -> Null:
+        return Null(self.observed, self.draws)
+
+    @property
+    def _graphs(self) -> Null:
+        return Null(self.observed, self.rewired)
 
 
 def recruitment_null(
@@ -120,16 +128,28 @@ def recruitment_null(
     n_draws: int = 100,
     n_rewired: int = 20,
     direct: bool = False,
+    n_nearest: int = N_NEAREST,
+    caliper: float = CALIPER,
+    max_unmatched: float = MAX_UNMATCHED,
+    burn_in: int = 20,
+    thinning: int = 5,
     seed: int = 0,
 ) -> RecruitmentNull:
     """Compare what the carriers recruit with random sets of like nodes and with rewired graphs (C8).
 
-    In a draw each carrier, in random order, takes one of the 10 nearest free nodes of its layer in log rate within
-    0.25 decades, or the nearest free one where there is none. Rewiring swaps the targets of two edges between the same
+    In a draw each carrier, in random order, takes one of the `n_nearest` free nodes of its layer in log rate within
+    `caliper`, or the nearest free one where there is none. Rewiring swaps the targets of two edges between the same
     two layers when both new edges are new and respect the graph's order, so a rewired graph stays acyclic.
 
     Args:
+        n_draws: random sets.
+        n_rewired: rewired graphs.
         direct: count children only, as in `recruited_fraction`.
+        n_nearest: nodes of like rate that one is drawn from.
+        caliper: how far they may lie, in decades of firing rate.
+        max_unmatched: share of carriers without an equal, above which there is no `p`.
+        burn_in: rounds of swaps before the first rewired graph, each trying every edge once (ours).
+        thinning: rounds between one rewired graph and the next (ours).
 
     Raises:
         InputError: no carrier at all, or none of them a node of the graph.
@@ -151,28 +171,29 @@ def recruitment_null(
         inside = np.flatnonzero(layer == number)
         chosen, rate = seeds[inside, 0], log_rate[inside]
         for draw in range(n_draws):
-            sets[inside[_draw_like(rate, chosen, generator)], draw] = True
-        others = np.sort(rate[~chosen])
-        near = [np.searchsorted(others, rate[chosen] + s * WITHIN_DECADES, side) for s, side in _WINDOW]
-        unmatched += int((near[0] == near[1]).sum())
+            shuffled = generator.permutation(len(rate))  # so that equal rates come in random order
+            order = shuffled[np.argsort(rate[shuffled], kind="stable")]
+            wanted = rate[order][chosen[order]]
+            _, picked = draw_within_caliper(
+                wanted, rate[order], generator, n_nearest=n_nearest, caliper=caliper, or_nearest=True
+            )
+            sets[inside[order[picked]], draw] = True
+        unmatched += n_without_equal(rate[chosen], rate[~chosen], caliper=caliper)
     draws = _fraction(sets, _reached(children, sets, direct))
 
     rewired = np.zeros(n_rewired)
-    for draw, (a, b) in enumerate(_rewirings(graph, nodes, source, target, n_rewired, generator)):
+    chain = _rewirings(graph, nodes, source, target, n_rewired, generator, burn_in=burn_in, thinning=thinning)
+    for draw, (a, b) in enumerate(chain):
         rewired[draw] = _fraction(seeds, _reached(_children(a, b, len(nodes)), seeds, direct))[0]
     share = unmatched / int(seeds.sum())
-    testable = share <= MAX_UNMATCHED and np.isfinite(observed)
     return RecruitmentNull(
         observed=observed,
         draws=draws,
-        p=exceedance_p(observed, draws) if testable else float("nan"),
+        p=Null(observed, draws).p if share <= max_unmatched else float("nan"),
         rewired=rewired,
-        rewired_p=exceedance_p(observed, rewired) if np.isfinite(observed) else float("nan"),
+        rewired_p=Null(observed, rewired).p,
         unmatched_share=share,
     )
-
-
-_WINDOW: tuple[tuple[int, Literal["left", "right"]], ...] = ((-1, "left"), (1, "right"))
 
 
 def _seeds(nodes: Sequence[Node], carriers: Mapping[str, Sequence[int]]) -> Bools:
@@ -213,25 +234,6 @@ def _fraction(sets: Bools, reached: Bools, count_carriers: bool = False) -> Floa
         return (reached & ~sets).sum(axis=0) / (~sets).sum(axis=0)
 
 
-def _draw_like(rate: Floats, chosen: Bools, generator: np.random.Generator) -> Ints:
-    """As many nodes of one layer as are chosen, each near in log rate to the chosen node it stands for."""
-    shuffled = generator.permutation(len(rate))  # so that equal rates come in random order
-    order = shuffled[np.argsort(rate[shuffled], kind="stable")]
-    ordered = rate[order]
-    free = np.ones(len(rate), dtype=bool)
-    start, stop = (np.searchsorted(ordered, ordered + s * WITHIN_DECADES, side) for s, side in _WINDOW)
-    taken = []
-    for place in generator.permutation(np.flatnonzero(chosen[order])).tolist():
-        near = start[place] + np.flatnonzero(free[start[place] : stop[place]])
-        limit = NEAREST
-        if not len(near):
-            near, limit = np.flatnonzero(free), 1
-        nearest = near[np.argsort(np.abs(ordered[near] - ordered[place]), kind="stable")[:limit]]
-        taken.append(int(nearest[generator.integers(len(nearest))]))
-        free[taken[-1]] = False
-    return order[taken]
-
-
 def _rewirings(
     graph: nx.DiGraph,
     nodes: Sequence[Node],
@@ -240,8 +242,8 @@ def _rewirings(
     n_graphs: int,
     generator: np.random.Generator,
     *,
-    first_rounds: int = 20,
-    rounds: int = 5,
+    burn_in: int = 20,
+    thinning: int = 5,
 ) -> Iterator[tuple[Ints, Ints]]:
     """Edges of graphs with the degrees of this one, from one chain of random swaps. A round tries every edge once."""
     depth_of = {name: i for i, name in enumerate(dict.fromkeys(node[0] for node in nodes))}
@@ -252,8 +254,10 @@ def _rewirings(
     rank[np.lexsort((depth, size))] = np.arange(len(nodes))  # every edge goes from a lower rank to a higher one
     group = depth[source] * len(depth_of) + depth[target]
     target = target.copy()
+    # Invariant: a swap within one pair of layers leaves every node's edges to and from each layer as many as they were,
+    # and only new edges that go up in rank are let in, so the graph stays simple and acyclic.
     for number in range(n_graphs):
-        for turn in range(rounds if number else first_rounds):
+        for turn in range(thinning if number else burn_in):
             order = np.lexsort((generator.random(len(source)), group))[turn % 2 :]
             one, two = order[: len(order) // 2 * 2 : 2], order[1::2]
             together = group[one] == group[two]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.lifehistory.forecast import onset_step
 from tl_lifehist.lifehistory.lineages import Lineages, Profiles
 
@@ -86,8 +86,7 @@ def kaplan_meier(lineages: Lineages, *, clock: str = "age") -> pd.DataFrame:
     Raises:
         InputError: an unknown clock.
     """
-    if clock not in ("age", "training"):
-        raise InputError(f'clock={clock!r} is unknown: use "age" or "training".')
+    one_of("clock", clock, ("age", "training"))
     table = lineages.summary()
     birth = table["birth"].to_numpy(dtype=float)
     died = table["death"].notna().to_numpy()

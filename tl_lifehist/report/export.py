@@ -8,7 +8,7 @@ from typing import Literal
 
 from plotly.io import write_images
 
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.report.page import contents
 from tl_lifehist.report.tables import read_run
 
@@ -29,8 +29,7 @@ def save_figures(
     How it can mislead: a figure on its own has lost its definition, control and sample size; keep its section of the
     report beside it.
     """
-    if format not in ("svg", "png", "pdf", "html"):
-        raise InputError(f"format={format!r} is not one of svg, png, pdf, html.")
+    one_of("format", format, ("svg", "png", "pdf", "html"))
     if format != "html" and importlib.util.find_spec("kaleido") is None:
         raise InputError(f"Files in {format} need kaleido: pip install 'plotly[kaleido]', or ask for format='html'.")
     run = read_run(run_path)

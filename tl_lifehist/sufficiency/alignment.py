@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, n_features
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.metrics import nmse
 
 RIDGE = 1e-3
@@ -87,8 +87,7 @@ def align_checkpoints(
         InputError: row counts that differ, no rows, values that are not finite, an unknown kind, a negative ridge, or
             two widths where the kind needs one.
     """
-    if kind not in ("ridge", "procrustes", "identity"):
-        raise InputError(f'kind={kind!r} is unknown: use "ridge", "procrustes" or "identity".')
+    one_of("kind", kind, ("ridge", "procrustes", "identity"))
     if not (ridge >= 0 and math.isfinite(ridge)):
         raise InputError(f"ridge={ridge} must be 0 or a positive number.")
     _require_pairs(acts_source, acts_final)

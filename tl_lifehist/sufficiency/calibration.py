@@ -23,7 +23,7 @@ from tl_lifehist.sufficiency.clean import CleanRun
 from tl_lifehist.sufficiency.gates import SoftMask, require_counts, temperature
 from tl_lifehist.sufficiency.objectives import Injected, Quadratic, injected_losses, readout_losses
 from tl_lifehist.sufficiency.targets import Objective, Reconstruction, Target
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_scored, require_valid
 
 STEPS, BATCH_SIZE, LEARNING_RATE, START = 1000, 16, 0.05, 2.0  # ours
 SETTLED = 0.75  # share of the steps after which the learning rate falls linearly to 0 (ours)
@@ -156,10 +156,9 @@ def _check(tasks: Sequence[MaskTask], tokens: TokenSet, learning_rate: float) ->
                 f"target={task.target!r} is no target: use lh.Reconstruction(), lh.FixedHead(translator), "
                 "lh.Downstream() or lh.Transfer(final_model, alignment)."
             )
-    if tokens.n_valid == 0:
-        raise InputError("No position is valid: every token is padding, special or the first of its sequence.")
-    if tokens.n_scored == 0 and any(not isinstance(task.target, Reconstruction) for task in tasks):
-        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_valid(tokens)
+    if any(not isinstance(task.target, Reconstruction) for task in tasks):
+        require_scored(tokens)
     if not 0 < learning_rate < math.inf:
         raise InputError(f"learning_rate={learning_rate} must be a number above 0.")
     for task in tasks:

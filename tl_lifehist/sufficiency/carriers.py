@@ -17,7 +17,7 @@ from tl_lifehist.activations import collect_activations
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, with_reference
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
-from tl_lifehist.metrics import exceedance_p, interval
+from tl_lifehist.nulls import Null
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_masks
 from tl_lifehist.sufficiency.evaluation import evaluate_mask
@@ -88,7 +88,7 @@ class CarrierEnrichment:
     @property
     def null(self) -> float:
         """Mean over the matched sets."""
-        return float(np.mean(self.draws)) if len(self.draws) else float("nan")
+        return Null(self.against, self.draws).mean
 
 
 def carrier_enrichment(
@@ -141,14 +141,14 @@ def carrier_enrichment(
     scale = float(log_mass[alive].std()) or 1.0
     gap = (mass - mass_of_sets) / n / scale if n else float("nan")
     testable = unmatched <= MAX_UNMATCHED and abs(gap) <= MAX_GAP
-    low, high = interval(draws)
+    null = Null(against, draws, rounding=1e-12)
     return CarrierEnrichment(
         enrichment=float(gate[chosen].mean()) / whole,
         against=against,
         draws=draws,
-        low=low,
-        high=high,
-        p=exceedance_p(against - 1e-12, draws) if testable else float("nan"),
+        low=null.low,
+        high=null.high,
+        p=null.p if testable else float("nan"),
         unmatched_share=unmatched,
         mass_gap=float(gap),
     )

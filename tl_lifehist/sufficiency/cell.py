@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tl_lifehist.activations import collect_activations
 from tl_lifehist.dictionaries.decomposition import Decomposition, decompose, dictionary_overlap
+from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.metrics import top_row_share
 from tl_lifehist.models import HookedModel
 from tl_lifehist.seeds import derive_seed
@@ -81,9 +82,8 @@ def cell_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: str) 
 
 def place(hook_name: str) -> tuple[str, int]:
     """Site and block of a hook point: `("hook_mlp_out", 2)` for `blocks.2.hook_mlp_out`; -1 outside the blocks."""
-    parts = hook_name.split(".")
-    layer = int(parts[1]) if len(parts) > 2 and parts[0] == "blocks" and parts[1].isdigit() else -1
-    return ".".join(parts[2:]) if layer >= 0 else hook_name, layer
+    layer, site = parse_hook_name(hook_name)
+    return site, layer
 
 
 def fit(study: SufficiencyStudy, step: int, hook_name: str) -> Cell:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tl_lifehist.dictionaries.basis import MaskBasis
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.models import HookedModel
 from tl_lifehist.readout import readout_entropy, readout_kl
 from tl_lifehist.suffix import ModelSuffix, Prefix
@@ -131,8 +131,7 @@ def reference_value(
         InputError: an unknown choice.
         NoReference: a reference that is practically 0.
     """
-    if relative_to not in ("entropy", "mean_ablation", "nats"):
-        raise InputError(f'relative_to={relative_to!r} is unknown: use "entropy", "mean_ablation" or "nats".')
+    one_of("relative_to", relative_to, ("entropy", "mean_ablation", "nats"))
     value = {"entropy": entropy, "mean_ablation": mean_ablation, "nats": lambda: 1.0}[relative_to]()
     if value < TINY:
         raise NoReference(

@@ -13,11 +13,10 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_lifehist.dictionaries.basis import MaskBasis
-from tl_lifehist.errors import InputError
 from tl_lifehist.models import frozen
 from tl_lifehist.readout import Head, chunks
 from tl_lifehist.suffix import ModelSuffix
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_scored
 
 
 def pullback_fisher(head: Head, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model d_model"]:
@@ -37,8 +36,7 @@ def exact_blocks(
     suffix: ModelSuffix, basis: MaskBasis, tokens: TokenSet, batch_size: int
 ) -> Iterator[tuple[TokenSet, Float[Tensor, "seq component component"]]]:
     """Each batch with the summed G^T (diag p - p p^T) G of each of its sequences."""
-    if tokens.n_scored == 0:
-        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_scored(tokens)
     for start in range(0, len(tokens), batch_size):
         batch = tokens[start : start + batch_size]
         if not batch.n_scored:

@@ -23,7 +23,7 @@ from tl_lifehist.sufficiency.scoring import InjectedScores, ReaderScores, over
 from tl_lifehist.sufficiency.targets import Transfer
 from tl_lifehist.sufficiency.translator import Translator
 from tl_lifehist.suffix import ModelSuffix
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_scored
 
 NAN = float("nan")
 
@@ -156,8 +156,7 @@ def evaluate_masks(
     Raises:
         InputError: as `evaluate_mask`.
     """
-    if tokens.n_scored == 0:
-        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_scored(tokens)
     require_counts(batch_size=batch_size)
     basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
     given = [torch.as_tensor(gates) for gates in masks.values()]

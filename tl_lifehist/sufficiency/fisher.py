@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import Dictionary
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.models import HookedModel
 from tl_lifehist.readout import Head, readout_cross_entropy, sample_labels
 from tl_lifehist.sufficiency.curvature import centred, exact_blocks
@@ -217,8 +217,7 @@ def closed_form_gates(shares: Float[Tensor, " component"], *, penalty: float) ->
 
 
 def _require_method(method: str, n_samples: int) -> None:
-    if method not in ("estimate", "exact"):
-        raise InputError(f'method={method!r} is unknown: use "estimate" or "exact".')
+    one_of("method", method, ("estimate", "exact"))
     if n_samples < 1:
         raise InputError(f"n_samples={n_samples} must be at least 1.")
 

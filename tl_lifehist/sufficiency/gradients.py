@@ -20,7 +20,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_cross_entropy
 from tl_lifehist.suffix import ModelSuffix
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_scored
 
 BATCH_SIZE = 16
 Labels = Callable[[TokenSet, Head, Tensor], Sequence[Tensor]]  # batch, head, final residual -> label sets [scored]
@@ -49,8 +49,7 @@ def sequence_gradients(
     Raises:
         InputError: a model in training mode, an unknown hook point, no scored position, a dictionary of another width.
     """
-    if tokens.n_scored == 0:
-        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_scored(tokens)
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} must be at least 1.")
     suffix = ModelSuffix(model, hook_name)

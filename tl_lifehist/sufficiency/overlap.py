@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.metrics import exceedance_p, interval
+from tl_lifehist.nulls import Null
 from tl_lifehist.sufficiency.nulls import as_gates
-
-_ROUNDING = 1e-9  # two permutations of equal gates may differ in the last bit of their sums
 
 
 @dataclass(frozen=True, eq=False)
-class OverlapNull:
+class OverlapNull(Null):
     """An overlap and what random masks of the same gates give.
 
     Attributes:
@@ -28,24 +26,7 @@ class OverlapNull:
         p: one-sided; how often a draw is as large as the observed overlap.
     """
 
-    observed: float
-    draws: NDArray[np.float64]
-
-    @property
-    def mean(self) -> float:
-        return float(self.draws.mean())
-
-    @property
-    def low(self) -> float:
-        return interval(self.draws)[0]
-
-    @property
-    def high(self) -> float:
-        return interval(self.draws)[1]
-
-    @property
-    def p(self) -> float:
-        return exceedance_p(self.observed - _ROUNDING, self.draws) if np.isfinite(self.observed) else float("nan")
+    rounding: float = 1e-9  # two permutations of equal gates may differ in the last bit of their sums
 
 
 def mask_overlap(a: Any, b: Any) -> float:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tl_lifehist.dictionaries.protocol import Dictionary
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.models import HookedModel
 from tl_lifehist.sufficiency.gradients import BATCH_SIZE, sequence_gradients
 from tl_lifehist.sufficiency.nulls import as_gates
@@ -104,8 +104,7 @@ def gate_scores(
 
     How it can mislead: see `GateScores`.
     """
-    if by not in ("sequence", "document"):
-        raise InputError(f'by={by!r} is unknown: use "sequence" or "document".')
+    one_of("by", by, ("sequence", "document"))
     documents = _documents(tokens) if by == "document" else None
     sums, counts = [], []
     batches = sequence_gradients(

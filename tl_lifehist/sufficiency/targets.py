@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import reference_of
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.models import HookedModel
 from tl_lifehist.readout import readout_entropy, readout_kl
 from tl_lifehist.sufficiency.alignment import Alignment
@@ -114,8 +114,7 @@ class Transfer:
     name: ClassVar[str] = "transfer"
 
     def objective(self, clean: CleanRun, basis: MaskBasis) -> Objective:
-        if self.loss not in ("nmse", "kl"):
-            raise InputError(f'loss={self.loss!r} is unknown: use "nmse" or "kl".')
+        one_of("loss", self.loss, ("nmse", "kl"))
         final = clean.of(self.final_model)
         mean = self.alignment.mean_final
         source = clean.source(basis)

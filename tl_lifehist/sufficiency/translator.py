@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_kl
 from tl_lifehist.sufficiency.gates import require_counts
 from tl_lifehist.suffix import ModelSuffix
-from tl_lifehist.tokens import TokenSet
+from tl_lifehist.tokens import TokenSet, require_scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +77,7 @@ def fit_translator(
     How it can mislead: an under-trained translator makes the fixed head look blind; its KL to the model is in
     `history` and on the study's table of checkpoints.
     """
-    if tokens.n_scored == 0:
-        raise InputError("No position is scored: the token set needs labels at valid positions.")
+    require_scored(tokens)
     require_counts(steps=steps, batch_rows=batch_rows, batch_size=batch_size)
     suffix = ModelSuffix(model, hook_name)
     read = head or suffix.head

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, SupportsFloat, SupportsInt
 
@@ -12,6 +11,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
+
+from tl_lifehist.hook_names import parse_hook_name
 
 # One meaning, one colour, in every figure. All read on white and on near-black.
 CARRIER = "#d9622b"  # carriers
@@ -27,7 +28,6 @@ FAINT = "rgba(138, 145, 156, 0.35)"  # what could not be tested, and crowds of f
 GRID = "rgba(128, 136, 148, 0.25)"
 INK = "#6d7480"
 
-BLOCK = re.compile(r"blocks\.(\d+)\.(?:hook_)?(.+)")
 TITLES = {"title": {"font": {"size": 13}}, "tickfont": {"size": 12}, "ticklabelstandoff": 4}
 
 TEMPLATE = go.layout.Template(
@@ -133,11 +133,11 @@ def transition_labels(table: pd.DataFrame) -> list[str]:
 
 def hook_labels(hook_names: Sequence[str]) -> dict[str, str]:
     """`block 5` for `blocks.5.hook_resid_post` where all hook points are of one kind, else `5 resid_post`; escaped."""
-    found = {name: BLOCK.fullmatch(name) for name in hook_names}
-    kinds = {match[2] if match else None for match in found.values()}
-    if len(kinds) == 1 and None not in kinds:
-        return {name: f"block {match[1]}" for name, match in found.items() if match}
-    return {name: plain(f"{match[1]} {match[2]}" if match else name) for name, match in found.items()}
+    places = {name: parse_hook_name(name) for name in hook_names}
+    found = {name: (block, site.removeprefix("hook_")) for name, (block, site) in places.items()}
+    if len({site for _, site in found.values()}) == 1 and all(block >= 0 for block, _ in found.values()):
+        return {name: f"block {block}" for name, (block, _) in found.items()}
+    return {name: plain(f"{block} {site}" if block >= 0 else name) for name, (block, site) in found.items()}
 
 
 def appearing(values: pd.Series) -> list[str]:
