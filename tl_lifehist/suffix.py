@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -50,7 +50,7 @@ class Prefix:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def __getitem__(self, index: Int[Tensor, " chosen"]) -> Prefix:
+    def __getitem__(self, index: slice | Int[Tensor, " chosen"]) -> Prefix:
         start = None if self.start is None else self.start[index]
         return Prefix(self.batch[index], start, self.value[index], self.last[index])
 
@@ -75,18 +75,6 @@ class Prefix:
         return self.batch.scored[self.batch.valid].nonzero()[:, 0]
 
 
-def join(prefixes: Sequence[Prefix]) -> Prefix:
-    """Entries of one token set as one."""
-    start = None if prefixes[0].start is None else torch.cat([e.start for e in prefixes if e.start is not None])
-    batch = TokenSet(
-        *(
-            None if parts[0] is None else torch.cat(parts)  # type: ignore[arg-type]
-            for parts in zip(*(e.batch.tensors() for e in prefixes), strict=True)
-        )
-    )
-    return Prefix(batch, start, torch.cat([e.value for e in prefixes]), torch.cat([e.last for e in prefixes]))
-
-
 class ModelSuffix:
     """The part of `model` above `hook_name`.
 
@@ -97,6 +85,8 @@ class ModelSuffix:
     Attributes:
         head: everything behind the last block, on residual rows of any position.
         in_residual_stream: whether the activation is the residual stream itself, so that the final head can read it.
+        starts_behind: whether the activation is a block's output, so that the block itself need not run again.
+        last_name: the hook point behind the last block.
 
     Raises:
         InputError: an unknown hook point, or a model in training mode.
@@ -109,16 +99,16 @@ class ModelSuffix:
         known = model.hook_dict
         self._point = known[hook_name]
         self._blocks = list(found) if isinstance(found, nn.ModuleList) else []
-        self._last = f"blocks.{len(self._blocks) - 1}.hook_resid_post"
-        if self._last not in known:
+        self.last_name = f"blocks.{len(self._blocks) - 1}.hook_resid_post"
+        if self.last_name not in known:
             self._blocks = []
         inside = _BLOCK_POINT.match(hook_name)
         self._at = int(inside.group(1)) if inside and self._blocks else None
         # at a block's output the block itself need not run: its result is the activation
-        self._behind = self._at is not None and self._point is known.get(f"blocks.{self._at}.hook_resid_post")
+        self.starts_behind = self._at is not None and self._point is known.get(f"blocks.{self._at}.hook_resid_post")
         sides = ("hook_resid_pre", "hook_resid_mid", "hook_resid_post")
         self.in_residual_stream = any(self._point is known.get(f"blocks.{self._at}.{side}") for side in sides)
-        self._pairs = False  # blocks return (residual, ...) rather than the residual
+        self._pairs: bool | None = None  # blocks return (residual, ...) and not the residual; None until one has run
         self.head = ModelHead(self)
 
     @property
@@ -126,35 +116,13 @@ class ModelSuffix:
         """Whether anything can be skipped."""
         return bool(self._blocks)
 
-    @torch.no_grad()
     def run_prefix(self, batch: TokenSet, first_sequence: int = 0) -> Prefix:
-        """One clean pass over a batch.
-
-        Raises:
-            InputError: a hook point that does not fire exactly once, or has no vector a position.
-            NonFiniteActivations: a NaN or an infinity at the hook point.
-        """
-        caught: dict[str, Tensor] = {}
-        reached: list[Tensor] = []
-
-        def keep(value: Tensor, hook: Any) -> None:
-            caught["value"] = value
-
-        hooks: list[Hook] = [(self.hook_name, keep)]
-        if self._blocks:  # nothing behind the last block is needed, and logits of every position are large
-            hooks.append((self._last, _stopper(reached)))
-        with self._watched(caught), exactly_once(self.model, hooks), suppress(_Reached):
-            reached.append(run_model(self.model, batch.ids, batch.attention_mask))
-        require_rows(caught["value"], self.hook_name, batch, first_sequence)
-        if not bool(torch.isfinite(reached[0][batch.scored.to(reached[0].device)]).all()):
-            raise InputError("The model's own predictions are NaN or infinite: load it in float32.")
-        start = caught["value"] if self._behind else caught.get("start")
-        return Prefix(batch, start, caught["value"], reached[0])
+        """`run_prefixes` for this hook point alone."""
+        return run_prefixes([self], batch, first_sequence)[0]
 
     def run_prefix_all(self, tokens: TokenSet, batch_size: int) -> Prefix:
-        """One clean pass over all of `tokens`, in batches."""
-        starts = range(0, len(tokens), batch_size)
-        return join([self.run_prefix(tokens[start : start + batch_size], start) for start in starts])
+        """`run_all_prefixes` for this hook point alone."""
+        return run_all_prefixes([self], tokens, batch_size)[0]
 
     def run_suffix(self, prefix: Prefix, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, "scored d_last"]:
         """The residual behind the last block at the scored positions, with `rows` at the valid positions of the hook
@@ -174,7 +142,7 @@ class ModelSuffix:
             with self.model.hooks(fwd_hooks=hooks):
                 reached.append(run_model(self.model, batch.ids, batch.attention_mask))
         else:
-            stopped = [*hooks, (self._last, _stopper(reached))]
+            stopped = [*hooks, (self.last_name, _stopper(reached))]
             with suppress(_Reached), self._shortened(prefix.start), self.model.hooks(fwd_hooks=stopped):
                 run_model(self.model, batch.ids, batch.attention_mask)
         return reached[0][batch.scored.to(reached[0].device)]
@@ -199,8 +167,8 @@ class ModelSuffix:
 
         hooks: list[Hook] = [(self.hook_name, replace)]
         if self._blocks:
-            hooks.append((self._last, _stopper(reached)))
-        with self._watched({}), exactly_once(self.model, hooks), suppress(_Reached):
+            hooks.append((self.last_name, _stopper(reached)))
+        with self.watched({}), exactly_once(self.model, hooks), suppress(_Reached):
             reached.append(run_model(self.model, batch.ids, batch.attention_mask))
         return reached[0][batch.scored.to(reached[0].device)]
 
@@ -208,6 +176,7 @@ class ModelSuffix:
         """Logits of residual rows: the model's own norm, prediction head and unembedding. Gradients flow to `rows`."""
         if not self._blocks:
             return rows
+        self._look_at_a_block()
         replaced = dict.fromkeys(self._blocks[:-1], self._through)
         replaced[self._blocks[-1]] = self._fixed(rows.unsqueeze(1))
         # a sequence of one token for each row: no limit on the number of positions, no attention between rows
@@ -216,7 +185,7 @@ class ModelSuffix:
             return self.model(ids).squeeze(1)
 
     @contextmanager
-    def _watched(self, caught: dict[str, Tensor]) -> Iterator[None]:
+    def watched(self, caught: dict[str, Tensor]) -> Iterator[None]:
         """Catch what the block at the hook point is given, and see whether blocks return tuples."""
         handles = []
         if self._blocks:
@@ -225,7 +194,7 @@ class ModelSuffix:
                 self._pairs = isinstance(result, tuple)
 
             handles.append(self._blocks[0].register_forward_hook(output))
-        if self._at is not None and not self._behind:
+        if self._at is not None and not self.starts_behind:
 
             def entered(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 caught["start"] = _residual(args, kwargs)
@@ -243,9 +212,10 @@ class ModelSuffix:
         if self._at is None or start is None:
             yield
             return
+        self._look_at_a_block()
         replaced: dict[nn.Module, Callable[..., Any]] = dict.fromkeys(self._blocks[: self._at], self._through)
         block = self._blocks[self._at]
-        if self._behind:
+        if self.starts_behind:
             replaced[block] = lambda *args, **kwargs: self._shaped(self._point(start))
         else:
             own = block.forward
@@ -259,6 +229,22 @@ class ModelSuffix:
         with _forwards(replaced):
             yield
 
+    @torch.no_grad()
+    def _look_at_a_block(self) -> None:
+        """See what blocks return, by one token, where no pass has shown it."""
+        if self._pairs is None:
+
+            def output(module: nn.Module, args: Any, result: Any) -> None:
+                self._pairs = isinstance(result, tuple)
+                raise _Reached
+
+            handle = self._blocks[0].register_forward_hook(output)
+            try:
+                with suppress(_Reached):
+                    self.model(torch.zeros(1, 1, dtype=torch.long, device=device_of(self.model)))
+            finally:
+                handle.remove()
+
     def _through(self, *args: Any, **kwargs: Any) -> Any:
         return self._shaped(_residual(args, kwargs))
 
@@ -267,6 +253,60 @@ class ModelSuffix:
 
     def _shaped(self, value: Tensor) -> Any:
         return (value,) if self._pairs else value
+
+
+@torch.no_grad()
+def run_prefixes(suffixes: Sequence[ModelSuffix], batch: TokenSet, first_sequence: int = 0) -> list[Prefix]:
+    """One clean pass over a batch for any number of hook points of one model, in their order. What each finds is what
+    a pass of its own finds; what lies behind the last block is shared.
+
+    Args:
+        suffixes: of one model.
+        batch: the sequences.
+        first_sequence: where the batch starts in its token set, for errors.
+
+    Raises:
+        InputError: hook points of several models, one that does not fire exactly once, or has no vector a position.
+        NonFiniteActivations: a NaN or an infinity at a hook point.
+    """
+    if len({id(one.model) for one in suffixes}) != 1:
+        raise InputError("A pass is one model's: give at least one hook point, all of the same model.")
+    model, blocks = suffixes[0].model, suffixes[0].has_blocks
+    caught: list[dict[str, Tensor]] = [{} for _ in suffixes]
+    reached: list[Tensor] = []
+    hooks: list[Hook] = [(one.hook_name, _keeper(found)) for one, found in zip(suffixes, caught, strict=True)]
+    if blocks:  # nothing behind the last block is needed, and logits of every position are large
+        hooks.append((suffixes[0].last_name, _stopper(reached)))
+    with ExitStack() as stack:
+        for one, found in zip(suffixes, caught, strict=True):
+            stack.enter_context(one.watched(found))
+        stack.enter_context(exactly_once(model, hooks))
+        with suppress(_Reached):
+            reached.append(run_model(model, batch.ids, batch.attention_mask))
+    for one, found in zip(suffixes, caught, strict=True):
+        require_rows(found["value"], one.hook_name, batch, first_sequence)
+    if not bool(torch.isfinite(reached[0][batch.scored.to(reached[0].device)]).all()):
+        raise InputError("The model's own predictions are NaN or infinite: load it in float32.")
+    return [
+        Prefix(batch, found["value"] if one.starts_behind else found.get("start"), found["value"], reached[0])
+        for one, found in zip(suffixes, caught, strict=True)
+    ]
+
+
+def run_all_prefixes(suffixes: Sequence[ModelSuffix], tokens: TokenSet, batch_size: int) -> list[Prefix]:
+    """`run_prefixes` over all of `tokens`, in batches: one clean pass, a prefix for each hook point."""
+    starts = range(0, len(tokens), batch_size)
+    parts = [run_prefixes(suffixes, tokens[start : start + batch_size], start) for start in starts]
+    last = torch.cat([part[0].last for part in parts])
+    found = []
+    for i, one in enumerate(suffixes):
+        value = torch.cat([part[i].value for part in parts])
+        start = value  # behind a block its output is where the next one starts: one tensor is enough
+        if not one.starts_behind:
+            kept = [part[i].start for part in parts]
+            start = None if kept[0] is None else torch.cat([x for x in kept if x is not None])
+        found.append(Prefix(tokens, start, value, last))
+    return found
 
 
 class ModelHead:
@@ -283,6 +323,15 @@ class ModelHead:
         """Logits a row; None where only a row can tell."""
         declared = getattr(getattr(self._suffix.model, "cfg", None), "d_vocab", None)
         return int(declared) if self._suffix.has_blocks and declared else None
+
+
+def _keeper(caught: dict[str, Tensor]) -> Callable[..., None]:
+    """A hook that keeps what it sees."""
+
+    def keep(value: Tensor, hook: Any) -> None:
+        caught["value"] = value
+
+    return keep
 
 
 def _stopper(reached: list[Tensor]) -> Callable[..., None]:

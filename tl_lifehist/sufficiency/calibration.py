@@ -124,9 +124,30 @@ def calibrate_masks(
     Raises:
         InputError: as `calibrate_mask`.
     """
-    _check(tasks, tokens, learning_rate)
     require_counts(steps=steps, batch_size=batch_size)
     clean = CleanRun(model, hook_name, tokens, max(batch_size, BATCH_SIZE))
+    return calibrate_on(
+        clean, tasks, steps=steps, batch_size=batch_size, learning_rate=learning_rate, progress=progress
+    )
+
+
+def calibrate_on(
+    clean: CleanRun,
+    tasks: Sequence[MaskTask],
+    *,
+    steps: int = STEPS,
+    batch_size: int = BATCH_SIZE,
+    learning_rate: float = LEARNING_RATE,
+    progress: bool | None = False,
+) -> list[SoftMask]:
+    """`calibrate_masks` on a clean run, which may have been made already.
+
+    Raises:
+        InputError: as `calibrate_mask`.
+    """
+    model, tokens, hook_name = clean.model, clean.tokens, clean.hook_name
+    _check(tasks, tokens, learning_rate)
+    require_counts(steps=steps, batch_size=batch_size)
     known: dict[tuple[int, bool, bool], MaskBasis] = {}
     bases = []
     for t in tasks:  # one basis for tasks that share it, so that rows are encoded once

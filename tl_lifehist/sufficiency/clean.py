@@ -34,12 +34,23 @@ class NoReference(InputError):
 
 @dataclass(frozen=True, eq=False)
 class CleanRun:
-    """A model's own activations and final residuals on a token set, and what relative losses are relative to."""
+    """A model's own activations and final residuals on a token set, and what relative losses are relative to.
+
+    Attributes:
+        model: the model.
+        hook_name: where activations are replaced.
+        tokens: the text.
+        batch_size: sequences a pass.
+        given: what a clean pass has left already; without it the run makes its own.
+        others: the same text through other models, where such runs are there already.
+    """
 
     model: HookedModel
     hook_name: str
     tokens: TokenSet
     batch_size: int
+    given: Prefix | None = None
+    others: tuple[CleanRun, ...] = ()
 
     @cached_property
     def suffix(self) -> ModelSuffix:
@@ -55,7 +66,7 @@ class CleanRun:
 
     @cached_property
     def _others(self) -> list[CleanRun]:
-        return []
+        return list(self.others)
 
     def of(self, model: HookedModel) -> CleanRun:
         """The same text through another model, once however often it is asked for."""
@@ -69,7 +80,7 @@ class CleanRun:
 
     @cached_property
     def prefix(self) -> Prefix:
-        return self.suffix.run_prefix_all(self.tokens, self.batch_size)
+        return self.suffix.run_prefix_all(self.tokens, self.batch_size) if self.given is None else self.given
 
     @cached_property
     def entropy(self) -> float:

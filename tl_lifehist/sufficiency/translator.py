@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -15,6 +15,8 @@ from tl_lifehist.readout import Head, readout_kl
 from tl_lifehist.sufficiency.gates import require_counts
 from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet, require_scored
+
+STEPS, BATCH_ROWS, LEARNING_RATE = 400, 256, 3e-3  # ours
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,17 @@ class Translator:
         """The translated rows, to be read by `head`. Gradients flow to `acts`."""
         return acts @ self.weight.to(acts) + self.bias.to(acts)
 
+    def to_tensors(self) -> dict[str, Tensor]:
+        """All but the head, which is the model's, by name: what a file holds."""
+        lines = {name: torch.tensor(self.history[name].to_numpy()) for name in self.history}
+        return {"weight": self.weight.cpu(), "bias": self.bias.cpu(), **lines}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], head: Head) -> Translator:
+        """The counterpart of `to_tensors`, read by `head`."""
+        history = pd.DataFrame({name: t.numpy() for name, t in tensors.items() if name not in ("weight", "bias")})
+        return cls(tensors["weight"], tensors["bias"], head, history)
+
 
 def fit_translator(
     model: HookedModel,
@@ -46,9 +59,9 @@ def fit_translator(
     tokens: TokenSet,
     *,
     head: Callable[[Tensor], Tensor] | None = None,
-    steps: int = 400,
-    batch_rows: int = 256,
-    learning_rate: float = 3e-3,
+    steps: int = STEPS,
+    batch_rows: int = BATCH_ROWS,
+    learning_rate: float = LEARNING_RATE,
     batch_size: int = 16,
     seed: int = 0,
 ) -> Translator:
@@ -80,8 +93,33 @@ def fit_translator(
     require_scored(tokens)
     require_counts(steps=steps, batch_rows=batch_rows, batch_size=batch_size)
     suffix = ModelSuffix(model, hook_name)
-    read = head or suffix.head
     acts, final = scored_rows(suffix, tokens, batch_size)
+    return translator_of(
+        suffix, acts, final, head=head, steps=steps, batch_rows=batch_rows, learning_rate=learning_rate, seed=seed
+    )
+
+
+def translator_of(
+    suffix: ModelSuffix,
+    acts: Float[Tensor, "scored d_model"],
+    final: Float[Tensor, "scored d_final"],
+    *,
+    head: Callable[[Tensor], Tensor] | None = None,
+    steps: int = STEPS,
+    batch_rows: int = BATCH_ROWS,
+    learning_rate: float = LEARNING_RATE,
+    seed: int = 0,
+) -> Translator:
+    """`fit_translator` for rows that a pass has left already: activations and clean final residuals at the same scored
+    positions, at least float32, on one device.
+
+    Raises:
+        InputError: no rows.
+    """
+    if len(acts) == 0:
+        raise InputError("There are no rows to fit the fixed head to: the text needs scored positions.")
+    require_counts(steps=steps, batch_rows=batch_rows)
+    read = head or suffix.head
     if head is not None and not suffix.has_blocks:
         final_like, in_stream = acts, True  # a model without blocks has no final residual but its own hook point
     else:
@@ -98,7 +136,7 @@ def fit_translator(
     constant = torch.zeros_like(target_mean) if in_stream else target_mean
     generator = torch.Generator().manual_seed(seed)
     history = []
-    with frozen(model), torch.enable_grad():
+    with frozen(suffix.model), torch.enable_grad():
         for step in range(steps):
             drawn = torch.randint(len(acts), (min(batch_rows, len(acts)),), generator=generator).to(acts.device)
             rows = acts[drawn]
