@@ -48,7 +48,7 @@ def smollm2(n_rows: int, hook_name: str) -> Tensor:
 
     model, tokenizer = load_smollm2()
     texts = [text for _, text in lh.pocket_texts("train")]
-    tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False).take(n_rows)
+    tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False).head(n_rows)
     return lh.collect_activations(model, hook_name, tokens)[:n_rows]
 
 

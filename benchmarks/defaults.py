@@ -24,7 +24,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "components": [{"k": 24}, {"k": 96}],
     "method": [{"method": "ica"}, {"method": "nmf"}, {"method": "semi_nmf"}],
     "steps": [{"steps": 0.5}, {"steps": 2}],
-    "sequences a step": [{"batch_size": 4}, {"batch_size": 16}],
+    "sequences per step": [{"batch_size": 4}, {"batch_size": 16}],
     "learning rate": [{"learning_rate": 0.02}, {"learning_rate": 0.1}],
     "codes": [{"center_codes": False}],
 }
@@ -38,7 +38,7 @@ def main() -> None:
     args = parser.parse_args()
     model = lh.CheckpointSeries.pocket().load(args.step)
     train, calibration, test = (
-        lh.TokenSet.pocket(split).thin(n) for split, n in (("train", 128), ("calibration", 64), ("test", 48))
+        lh.TokenSet.pocket(split).subsample(n) for split, n in (("train", 128), ("calibration", 64), ("test", 48))
     )
     for site in ("hook_mlp_out", "hook_resid_post"):
         name = f"blocks.{args.layer}.{site}"

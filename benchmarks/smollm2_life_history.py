@@ -56,7 +56,7 @@ def main() -> None:
     hook_names = lh.depth_hook_names(model.cfg.n_layers)
     train = lh.TokenSet.from_texts([text for _, text in lh.pocket_texts("train")], tokenizer, keep_partial=False)
     test = lh.TokenSet.from_texts([text for _, text in lh.pocket_texts("test")], tokenizer, keep_partial=False)
-    train, test = train.take(args.rows), test.take(args.positions)
+    train, test = train.head(args.rows), test.head(args.positions)
     say(
         f"{model.cfg.n_layers} blocks of width {model.cfg.d_model}; {train.n_valid} train, {test.n_valid} "
         "test positions"
@@ -78,7 +78,7 @@ def main() -> None:
             {
                 "hook": hook,
                 "alive": int(base[hook].alive().sum()),
-                "unexplained variance": round(float(error), 3),
+                "fvu": round(float(error), 3),
                 "re-match, data": round(lh.rematch_rate(base[hook], profiles["data"][hook]), 3),
                 "re-match, init": round(lh.rematch_rate(base[hook], profiles["init"][hook]), 3),
                 "rows shuffled": round(lh.rematch_rate(base[hook], base[hook].permuted(0)), 3),
@@ -97,8 +97,8 @@ def main() -> None:
         kept = np.intersect1d(*both)
         kept = kept[base[hook].firing_rate[kept] < 0.2]
         stable[hook] = kept[np.argsort(-base[hook].mass[kept])[: args.per_layer]].tolist()
-    text = test.take(args.scored)
-    load = lh.load_bearing(model, saes["base"], stable, base, text, n_draws=args.draws)
+    text = test.head(args.scored)
+    load = lh.joint_ablation(model, saes["base"], stable, base, text, n_draws=args.draws)
     say(f"joint ablation of {sum(map(len, stable.values()))} seed-stable features: {load.delta_ce:.3f} nats")
     say(f"over a base of {load.base_ce:.3f}, {load.n_scored} positions")
     print(load.balance.round(3).to_string(index=False))

@@ -77,7 +77,7 @@ def main() -> None:
     print(f"your hook at {last}: mean norm {seen[0]:.2f}, with the ablation {seen[1]:.2f}")
 
     # 2. The joint cost of the features, beside that of equally frequent ones.
-    load = lh.load_bearing(
+    load = lh.joint_ablation(
         model, saes, chosen, profiles, test, controls=("rate",), n_draws=args.n_draws, seed=args.seed
     )
     effect = lh.ablation_effect(model, ablation, test, seed=args.seed)

@@ -50,7 +50,7 @@ def main() -> None:
     calibration, test = tokens_of("calibration", tokenizer, 48), tokens_of("test", tokenizer, 24)
     acts = lh.collect_activations(model, name, train)
 
-    # 1. A dictionary and a mask. `acts` may come from your own cache: one row a position.
+    # 1. A dictionary and a mask. `acts` may come from your own cache: one row per position.
     dictionary = lh.decompose(acts, seed=args.seed)
     mask = lh.calibrate_mask(
         model,

@@ -85,7 +85,7 @@ def main() -> None:
     print(f"recruited by carriers {recruited.observed:.2f}, by sets of equal rate {recruited.mean:.2f}")
 
     kinds = ("rate", "mass")
-    load = lh.load_bearing(
+    load = lh.joint_ablation(
         model, saes.at(end), carriers.at(end), at_end, test[::6], controls=kinds, n_draws=args.n_draws, seed=args.seed
     )
     columns = ["kind", "n_draws", "carriers", "control_mean", "low", "high", "p", "unmatched_share", "verdict"]

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--components", type=int, default=64)
     parser.add_argument("--penalty-total", type=float, default=0.1, help="lambda times the number of components")
     parser.add_argument("--mask-steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=2, help="sequences a step")
+    parser.add_argument("--batch", type=int, default=2, help="sequences per step")
     parser.add_argument("--train", type=int, default=96, help="sequences")
     parser.add_argument("--calibration", type=int, default=32)
     parser.add_argument("--test", type=int, default=16)

@@ -56,7 +56,7 @@ def study_of(model: str, texts: Path | None, french: Path | None, seed: int) -> 
     if path is None:
         raise lh.InputError("Text is needed in the model's language: give --texts, and --french for ModernCamemBERT.")
     splits = open_texts(series, path, tuple(SPLITS), context_size=128, masked=model.startswith(MASKED))
-    train, calibration, test = (tokens.thin(n) for tokens, n in zip(splits, SPLITS.values(), strict=True))
+    train, calibration, test = (tokens.subsample(n) for tokens, n in zip(splits, SPLITS.values(), strict=True))
     return lh.SufficiencyStudy(series, train=train, calibration=calibration, test=test, seed=seed)
 
 
@@ -76,10 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["pocket"], help='"pocket", "all", or hub repositories')
     parser.add_argument(
-        "--texts", type=Path, help=".jsonl with a text field, or .txt with documents parted by blank lines"
+        "--texts", type=Path, help=".jsonl with a text field, or .txt with documents separated by blank lines"
     )
     parser.add_argument("--french", type=Path, help="the same in French, for ModernCamemBERT")
-    parser.add_argument("--out", type=Path, default=Path("seven_models"), help="one run folder a model goes in here")
+    parser.add_argument("--out", type=Path, default=Path("seven_models"), help="one run folder per model goes in here")
     parser.add_argument("--dry-run", action="store_true", help="say what each model takes, and stop")
     parser.add_argument(
         "--discard", action="store_true", help="drop a model's checkpoints from the cache when it is done"

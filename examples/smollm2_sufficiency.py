@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--components", type=int, default=100)
     parser.add_argument("--penalty-total", type=float, default=0.1, help="lambda times the number of components")
     parser.add_argument("--steps", type=int, default=200, help="of each mask")
-    parser.add_argument("--batch", type=int, default=4, help="sequences a step")
+    parser.add_argument("--batch", type=int, default=4, help="sequences per step")
     parser.add_argument("--translator-steps", type=int, default=200)
     parser.add_argument("--train", type=int, default=192, help="sequences of 128 tokens")
     parser.add_argument("--calibration", type=int, default=64)

@@ -36,8 +36,8 @@ _WHERE = {
     ),
     "lifehistory.recruitment": ("recruited_fraction", "recruitment_null"),
     "lifehistory.controls": ("draw_controls",),
-    "lifehistory.load": ("LoadBearing", "load_bearing"),
-    "lifehistory.parts": ("compare_roles", "load_parts", "load_regression", "single_ablation"),
+    "lifehistory.joint_ablation": ("JointAblation", "joint_ablation"),
+    "lifehistory.ablation_parts": ("compare_roles", "ablation_parts", "ablation_regression", "single_ablation"),
     "lifehistory.forecast": ("Forecast", "predict_carriers"),
     "lifehistory.direction": ("function_and_direction",),
     "lifehistory.survival": ("kaplan_meier", "survival_by_entropy"),
@@ -133,6 +133,10 @@ if TYPE_CHECKING:
     from tl_lifehist.errors import InputError as InputError
     from tl_lifehist.interventions import FeatureAblation as FeatureAblation
     from tl_lifehist.interventions import MaskedReconstruction as MaskedReconstruction
+    from tl_lifehist.lifehistory.ablation_parts import ablation_parts as ablation_parts
+    from tl_lifehist.lifehistory.ablation_parts import ablation_regression as ablation_regression
+    from tl_lifehist.lifehistory.ablation_parts import compare_roles as compare_roles
+    from tl_lifehist.lifehistory.ablation_parts import single_ablation as single_ablation
     from tl_lifehist.lifehistory.compare import LifeOfFeature as LifeOfFeature
     from tl_lifehist.lifehistory.compare import SAEComparison as SAEComparison
     from tl_lifehist.lifehistory.compare import compare_saes as compare_saes
@@ -148,11 +152,11 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.direction import function_and_direction as function_and_direction
     from tl_lifehist.lifehistory.forecast import Forecast as Forecast
     from tl_lifehist.lifehistory.forecast import predict_carriers as predict_carriers
+    from tl_lifehist.lifehistory.joint_ablation import JointAblation as JointAblation
+    from tl_lifehist.lifehistory.joint_ablation import joint_ablation as joint_ablation
     from tl_lifehist.lifehistory.lineages import Carriers as Carriers
     from tl_lifehist.lifehistory.lineages import Lineages as Lineages
     from tl_lifehist.lifehistory.lineages import trace_lineages as trace_lineages
-    from tl_lifehist.lifehistory.load import LoadBearing as LoadBearing
-    from tl_lifehist.lifehistory.load import load_bearing as load_bearing
     from tl_lifehist.lifehistory.matching import FeatureMatch as FeatureMatch
     from tl_lifehist.lifehistory.matching import match_features as match_features
     from tl_lifehist.lifehistory.matching import rematch_rate as rematch_rate
@@ -161,10 +165,6 @@ if TYPE_CHECKING:
     from tl_lifehist.lifehistory.noise import rematch_table as rematch_table
     from tl_lifehist.lifehistory.noise import seed_stable as seed_stable
     from tl_lifehist.lifehistory.noise import unrelated_null as unrelated_null
-    from tl_lifehist.lifehistory.parts import compare_roles as compare_roles
-    from tl_lifehist.lifehistory.parts import load_parts as load_parts
-    from tl_lifehist.lifehistory.parts import load_regression as load_regression
-    from tl_lifehist.lifehistory.parts import single_ablation as single_ablation
     from tl_lifehist.lifehistory.profiles import FeatureProfiles as FeatureProfiles
     from tl_lifehist.lifehistory.profiles import activation_profiles as activation_profiles
     from tl_lifehist.lifehistory.profiles import profile_saes as profile_saes

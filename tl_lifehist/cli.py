@@ -41,8 +41,8 @@ Texts = Annotated[
     Path | None,
     typer.Option(
         help=(
-            'Text: a .txt file (documents parted by blank lines) or .jsonl with a text field; "pocket" is the pocket '
-            "suite's own, its default."
+            'Text: a .txt file (documents separated by blank lines) or .jsonl with a text field; "pocket" is the '
+            "pocket suite's own, its default."
         )
     ),
 ]
@@ -93,7 +93,7 @@ def life_history(
     context_size: Context = 128,
     masked: Masked = False,
     d_sae: Annotated[int | None, typer.Option(help="Features of an SAE; 4 times the width by default.")] = None,
-    k: Annotated[int, typer.Option(help="Active features a token.")] = 32,
+    k: Annotated[int, typer.Option(help="Active features per token.")] = 32,
     training_tokens: Annotated[int, typer.Option(help="Rows each SAE is trained on.")] = 600_000,
     init: Annotated[str, typer.Option(help='"shared", "independent" or "previous".')] = "shared",
     draws: Annotated[int, typer.Option(help="Control sets of each kind.")] = 100,
@@ -163,7 +163,7 @@ def sufficiency(
     penalty_total: Annotated[float, typer.Option(help="Lambda times the number of components.")] = 0.1,
     relative_to: Annotated[str, typer.Option(help='KL relative to "entropy", "mean_ablation" or "nats".')] = "entropy",
     mask_steps: Annotated[int, typer.Option(help="Optimiser steps of a mask.")] = 1000,
-    batch_size: Annotated[int, typer.Option(help="Sequences a step.")] = 16,
+    batch_size: Annotated[int, typer.Option(help="Sequences per step.")] = 16,
     translator_steps: Annotated[int, typer.Option(help="Optimiser steps of a fixed head.")] = 400,
     sweep: Annotated[
         str, typer.Option(help="Further values of --penalty-total, for the frontier.")
@@ -204,7 +204,7 @@ def sufficiency(
             series = series.subset(lh.default_steps(series.steps))
         blocks = numbers(layers, "--layers") or lh.default_layers(series.shape.n_layers)
         splits = open_texts(series, texts, tuple(SPLITS), context_size=context_size, masked=masked)
-        train, calibration, test = (t.thin(n) for t, n in zip(splits, three_sizes(sequences), strict=True))
+        train, calibration, test = (t.subsample(n) for t, n in zip(splits, three_sizes(sequences), strict=True))
         study = lh.SufficiencyStudy(
             series,
             tuple(f"blocks.{i}.{site}" for i in blocks for site in words(sites)),

@@ -39,14 +39,14 @@ class clear_errors:
 
 
 def numbers(text: str, option: str, kind: type[Number] = int) -> list[Number]:
-    """Numbers parted by commas."""
+    """Numbers separated by commas."""
     from tl_lifehist.errors import InputError
 
     try:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         what = "whole numbers" if kind is int else "numbers"
-        raise InputError(f"{option} takes {what} parted by commas, not {text!r}.") from error
+        raise InputError(f"{option} takes {what} separated by commas, not {text!r}.") from error
 
 
 def three_sizes(text: str) -> list[int]:
@@ -60,7 +60,7 @@ def three_sizes(text: str) -> list[int]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words parted by commas."""
+    """Words separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

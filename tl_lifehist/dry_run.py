@@ -66,7 +66,7 @@ class StudyPlan:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations in the model, roughly: 2 a parameter and position, forward and backward each."""
+        """Floating-point operations in the model, roughly: 2 per parameter and position, forward and backward each."""
         runs = float(self.work["positions"].sum() + self.work["gradients"].sum())
         return 2.0 * self.shape.n_parameters * runs
 

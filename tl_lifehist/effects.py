@@ -55,10 +55,10 @@ class AblationEffect:
         accuracy_drop: fall of top-1 accuracy, percentage points.
         base_ce: mean cross-entropy without the intervention, nats.
         n_scored: scored positions.
-        by_document: one row a document: document, n, delta_ce, kl.
+        by_document: one row per document: document, n, delta_ce, kl.
 
     How it can mislead: a cost means little without the cost of removing as many, as frequent and as heavy features
-    (see `load_bearing`), and joint costs do not add up from single ones.
+    (see `joint_ablation`), and joint costs do not add up from single ones.
     """
 
     delta_ce: float

@@ -1,7 +1,7 @@
 """Figures of predictions read from residual rows, in chunks of rows, so that a large vocabulary needs little memory.
 
 Each figure of a row depends on that row alone. So the gradient of every row is taken chunk by chunk while the logits
-of the chunk exist, and none are kept for a backward pass: with 128k tokens and 2,048 rows they take 1 GiB a copy.
+of the chunk exist, and none are kept for a backward pass: with 128k tokens and 2,048 rows they take 1 GiB per copy.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def compare_readouts(
     changed: Sequence[Float[Tensor, "row d_model"]],
     labels: Int[Tensor, " row"],
 ) -> Comparison:
-    """Compare any number of changed versions with the clean rows: the clean logits are made once a chunk."""
+    """Compare any number of changed versions with the clean rows: the clean logits are made once per chunk."""
     found: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "correct", "cross_entropy", "kl", "changed")}
     for part in chunks(head, clean):
         reference, targets = head(clean[part]), labels[part].to(clean.device)

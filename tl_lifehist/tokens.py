@@ -96,12 +96,12 @@ class TokenSet:
         for start in range(0, len(self), batch_size):
             yield self[start : start + batch_size]
 
-    def take(self, n_valid: int) -> TokenSet:
+    def head(self, n_valid: int) -> TokenSet:
         """The first sequences that together hold at least `n_valid` valid positions (all, if there are fewer)."""
         held = self.valid.sum(dim=1).cumsum(dim=0)
         return self[: int((held < n_valid).sum()) + 1]
 
-    def thin(self, n_sequences: int) -> TokenSet:
+    def subsample(self, n_sequences: int) -> TokenSet:
         """About `n_sequences` of the sequences, evenly spaced, so that all documents stay in."""
         return self[:: max(1, len(self) // max(1, n_sequences))][:n_sequences]
 
@@ -238,7 +238,7 @@ class TokenSet:
 
 def _token_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
     if isinstance(texts, str):
-        raise InputError("texts is one string: give a list of strings, one a document.")
+        raise InputError("texts is one string: give a list of strings, one per document.")
     if not len(texts):
         raise InputError("There is no text: give at least one document.")
     return tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from planted import HOOK, latent, snapshot
 
-from tl_lifehist.lifehistory import claims, load_claims
+from tl_lifehist.lifehistory import ablation_claims, claims
 from tl_lifehist.lifehistory.lineages import trace_lineages
 
 RNG = np.random.default_rng(0)
@@ -70,11 +70,11 @@ def test_roles_are_compared_among_features_drawn_whatever_their_history():
     rows = [(f"h{i % 2}", role, cost, True) for role, cost in (("root", 5.0), ("leaf", 1.0)) for i in range(12)]
     single = pd.DataFrame(rows, columns=["hook_name", "role", "per_firing", "sampled"])
     single["per_firing"] += np.random.default_rng(3).random(len(single))
-    assert load_claims.single_claim({"single": single}, RNG)["verdict"] == "beyond"
+    assert ablation_claims.single_claim({"single": single}, RNG)["verdict"] == "beyond"
     # carriers added by hand must not decide it
     carriers = single.assign(sampled=False)
     same = single.assign(per_firing=np.random.default_rng(4).random(len(single)))
-    row = load_claims.single_claim({"single": pd.concat([same, carriers])}, RNG)
+    row = ablation_claims.single_claim({"single": pd.concat([same, carriers])}, RNG)
     assert row["verdict"] == "within"
     assert row["n"] == 24
 

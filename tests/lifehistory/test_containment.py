@@ -22,7 +22,7 @@ ORIENTATIONS = ["container", "depth"]
 
 
 def layers(*sets: list[range], n: int = N, step: int = 7) -> dict[str, FeatureProfiles]:
-    """One profile a layer, feature f firing on the rows `sets[layer][f]`."""
+    """One profile per layer, feature f firing on the rows `sets[layer][f]`."""
     profiles = {}
     for number, firing in enumerate(sets):
         acts = np.zeros((n, len(firing)))
@@ -241,7 +241,7 @@ def test_can_be_parents_counts_alive_carriers_that_are_rare_enough():
 
 
 def broad_carriers(seed: int = 0) -> tuple[nx.DiGraph, dict[str, list[int]]]:
-    """Two layers: 40 broad sets a layer, of which 10 carriers hold 3 small sets of the other layer each."""
+    """Two layers: 40 broad sets per layer, of which 10 carriers hold 3 small sets of the other layer each."""
     rng = np.random.default_rng(seed)
     n, profiles = 4000, {}
     broad = rng.random((2, n, 40)) < rng.uniform(0.05, 0.06, 40)

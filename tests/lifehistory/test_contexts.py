@@ -16,7 +16,7 @@ from tl_lifehist.tokens import TokenSet
 
 @cache
 def bytes_and_the() -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer: one token a byte, " the" besides, and a BOS."""
+    """A byte-level tokenizer: one token per byte, " the" besides, and a BOS."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = ["<|bos|>", *alphabet, "Ġt", "Ġth", "Ġthe"]
     merges = [("Ġ", "t"), ("Ġt", "h"), ("Ġth", "e")]

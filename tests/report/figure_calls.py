@@ -17,7 +17,7 @@ LIFE: dict[str, Callable[[Tables], go.Figure]] = {
     "rematch_floors": lambda t: figures.rematch_floors(t["rematch"]),
     "nulls": lambda t: figures.nulls(t["nulls"], len(t["carriers"])),
     "load_against_controls": lambda t: figures.load_against_controls(t["load"], t["load_summary"]),
-    "load_parts": lambda t: figures.load_parts(t["load_parts"]),
+    "ablation_parts": lambda t: figures.ablation_parts(t["ablation_parts"]),
     "single_ablation": lambda t: figures.single_ablation(t["single"]),
     "content_load": lambda t: figures.content_load(t["content"]),
     "dag": lambda t: figures.dag(t["edges"], t["features"], t["carriers"]),

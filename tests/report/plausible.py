@@ -173,11 +173,11 @@ def load_tables(rng: np.random.Generator, n_draws: int) -> dict[str, pd.DataFram
     return {
         "load": pd.concat(draws, ignore_index=True),
         "load_summary": pd.DataFrame(summary, columns=names.split()),
-        "load_regression": pd.DataFrame(
+        "ablation_regression": pd.DataFrame(
             [("mass", 0.2, 0.1, 0.3, 60), ("rate", 0.05, -0.05, 0.15, 60), ("carriers", 0.02, -0.01, 0.05, 60)],
             columns=["term", "coefficient", "low", "high", "n"],
         ),
-        "load_parts": pd.DataFrame(parts, columns=["part", "delta_ce", "n_features"]),
+        "ablation_parts": pd.DataFrame(parts, columns=["part", "delta_ce", "n_features"]),
     }
 
 
@@ -287,7 +287,7 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                 for step, ce in zip(steps, np.linspace(10.8, 2.9, len(steps)), strict=True)
                 for i, hook in enumerate(HOOKS)
             ],
-            columns=["step", "hook_name", "base_ce", "n_scored", "unexplained_variance", "n_alive"],
+            columns=["step", "hook_name", "base_ce", "n_scored", "fvu", "n_alive"],
         ),
         "published": pd.DataFrame(
             [

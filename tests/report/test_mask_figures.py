@@ -1,4 +1,4 @@
-"""Figures of a sufficiency run hold what its tables say, of one site, one row a cell."""
+"""Figures of a sufficiency run hold what its tables say, of one site, one row per cell."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers(values: Any) -> np.ndarray:
 
 
 def cells(values: list[float], column: str, **more: Any) -> pd.DataFrame:
-    """One row a cell, in checkpoints 0, 1, 2, ..."""
+    """One row per cell, in checkpoints 0, 1, 2, ..."""
     table = pd.DataFrame({"step": range(len(values)), column: values})
     return table.assign(hook_name=f"blocks.0.{SITE}", site=SITE, layer=0, method="svd", seed=0, **more)
 
@@ -171,7 +171,7 @@ def test_prediction_and_measurement_share_one_axis_and_its_diagonal(mask_tables:
     fig = figures.predicted_kl(evaluation, SITE)
     assert fig.layout.xaxis.range == fig.layout.yaxis.range
     assert list(trace(fig, "equal").x) == list(trace(fig, "equal").y)
-    assert "full" not in {t.name for t in fig.data}  # foretold 0: no place on a log axis
+    assert "full" not in {t.name for t in fig.data}  # predicted 0: no place on a log axis
     chosen = evaluation[(evaluation["site"] == SITE) & (evaluation["mask"] == "empty")]
     assert sorted(numbers(trace(fig, "empty").y)) == pytest.approx(sorted(chosen["predicted_kl"]))
 

@@ -112,7 +112,7 @@ def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int,
 
 def test_every_table_is_shown_somewhere() -> None:
     shown = {name for section in SECTIONS for name in section.needs}
-    assert shown | {"claims", "contexts", "load_regression"} == set(LIFE_HISTORY)
+    assert shown | {"claims", "contexts", "ablation_regression"} == set(LIFE_HISTORY)
 
 
 def test_a_table_without_a_column_that_is_needed_says_so(tmp_path: Path, tables: Tables) -> None:
@@ -128,7 +128,7 @@ def test_a_run_without_tables_still_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_run_without_carriers_has_a_page(tmp_path: Path, tables: Tables) -> None:
-    for name in ("carriers", "contexts", "load", "load_summary", "load_parts", "single", "content"):
+    for name in ("carriers", "contexts", "load", "load_summary", "ablation_parts", "single", "content"):
         tables[name] = tables[name].iloc[:0]
     tables["features"]["carrier"] = False
     text = own(write_report(write_run(tmp_path / "run", tables)))

@@ -120,8 +120,8 @@ def test_slices_and_takes_keep_everything_together():
     part = tokens[[3, 0]]
     assert torch.equal(part.ids[1], tokens.ids[0])
     assert part.documents is not None
-    assert len(tokens.take(5)) == 2
-    assert len(tokens.take(10_000)) == len(tokens)
+    assert len(tokens.head(5)) == 2
+    assert len(tokens.head(10_000)) == len(tokens)
     assert [len(b) for b in tokens.batches(2)] == [2, 2, 1]
     assert tokens.row_positions.tolist()[:5] == [[0, 1], [0, 2], [0, 3], [0, 4], [1, 1]]
 
@@ -172,7 +172,7 @@ def test_the_pocket_slices_share_no_document():
 @pytest.mark.parametrize(("held", "wanted", "kept"), [(10, 4, 4), (10, 10, 10), (10, 25, 10), (7, 1, 1), (9, 2, 2)])
 def test_thinning_keeps_about_as_many_and_from_everywhere(held, wanted, kept):
     ids = torch.arange(held).unsqueeze(1).repeat(1, 3)
-    found = TokenSet(ids, torch.ones_like(ids).bool(), ids).thin(wanted).ids[:, 0]
+    found = TokenSet(ids, torch.ones_like(ids).bool(), ids).subsample(wanted).ids[:, 0]
     assert len(found) == kept
     gaps = {int(gap) for gap in found.diff()}
     assert len(gaps) <= 1  # evenly

@@ -96,7 +96,7 @@ def test_a_series_without_text_of_its_own_needs_a_file(tmp_path):
     ("arguments", "message"),
     [
         (["--sequences", "8,4"], "--sequences takes three numbers above 0"),
-        (["--sweep", "a"], "--sweep takes numbers parted by commas"),
+        (["--sweep", "a"], "--sweep takes numbers separated by commas"),
         (["--stage", "2"], "The pocket suite takes no --stage"),
         (["--config-from", "x/y"], "The pocket suite takes no --config-from"),
     ],

@@ -39,8 +39,8 @@ def assert_same_tables(a: lh.Run, b: lh.Run) -> None:
 def test_every_table_and_the_report_are_there(finished):
     expected = {
         "claims", "lineages", "events", "features", "carriers", "contexts", "edges", "dag", "load", "load_summary",
-        "load_parts", "load_regression", "single", "forecast", "direction", "survival_by_entropy", "rematch", "nulls",
-        "content", "sweeps", "checkpoints", "published",
+        "ablation_parts", "ablation_regression", "single", "forecast", "direction", "survival_by_entropy", "rematch",
+        "nulls", "content", "sweeps", "checkpoints", "published",
     }  # fmt: skip
     assert expected <= set(finished.tables)
     page = (finished.path / "report.html").read_text()
@@ -76,7 +76,7 @@ def test_tables_agree_with_each_other(finished):
     claim = finished.claims.set_index("claim")["observed"]["persistent carriers exceed chance matches"]
     assert claim == len(carriers)
     assert set(finished.table("contexts")["hook_name"]) <= set(HOOKS)
-    joint = finished.table("load_parts").set_index("part")["delta_ce"]["joint"]
+    joint = finished.table("ablation_parts").set_index("part")["delta_ce"]["joint"]
     assert finished.table("load_summary")["delta_ce"].tolist() == pytest.approx(
         [joint] * len(finished.table("load_summary"))
     )

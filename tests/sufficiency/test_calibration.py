@@ -17,7 +17,7 @@ from tl_lifehist.sufficiency.objectives import injected_losses, readout_losses
 from tl_lifehist.sufficiency.targets import Downstream, FixedHead, Reconstruction
 from tl_lifehist.sufficiency.translator import Translator, fit_translator
 
-ALL = 10_000  # sequences a step: more than any toy has
+ALL = 10_000  # sequences per step: more than any toy has
 
 
 def calibrated(toy, target, **knobs):

@@ -280,7 +280,7 @@ def test_on_a_trained_model_the_quadratic_form_predicts_the_kl_of_gates_near_1(p
 
 @pytest.mark.parametrize("center_codes", [True, False])
 def test_the_dictionarys_own_error_is_one_more_component(center_codes: bool):
-    """Of a dictionary that misses a little, even the full mask's cost is foretold, and that of gates near 1."""
+    """Of a dictionary that misses a little, even the full mask's cost is predicted, and that of gates near 1."""
     model = AttentionToy(seed=1)
     ids = torch.randint(7, (400, 6), generator=torch.Generator().manual_seed(5))
     tokens = causal_tokens(ids)

@@ -55,7 +55,7 @@ def test_it_rejects_as_often_as_it_says():
 
 
 def test_masks_that_had_no_time_to_close_claim_nothing():
-    """At the start alpha is 2 and Adam moves it by at most 0.05 a step, less towards the end."""
+    """At the start alpha is 2 and Adam moves it by at most 0.05 per step, less towards the end."""
     assert not gates_can_close(45)
     assert gates_can_close(46)
     tables = plausible_mask_tables()

@@ -171,7 +171,7 @@ def test_fewer_than_five_checkpoints_are_in_order_by_chance_too_often(n_steps: i
 
 
 def test_layers_that_merely_differ_are_no_trend_with_depth():
-    """One offset a layer, the same at every checkpoint: cells agree, but there are only six of them in truth."""
+    """One offset per layer, the same at every checkpoint: cells agree, but there are only six of them in truth."""
     wrong = {"interval": 0, "claimed": 0}
     for seed in range(40):
         offset, jitter = np.random.default_rng(seed).random(6), noise(seed + 100)

@@ -8,7 +8,7 @@ from sufficiency.toys import LinearDictionary, axis_dictionary, random_dictionar
 
 import tl_lifehist as lh
 
-ALL = 10_000  # sequences a step: more than any toy has
+ALL = 10_000  # sequences per step: more than any toy has
 
 
 def transferred(toy, loss: str, penalty: float, **knobs) -> torch.Tensor:

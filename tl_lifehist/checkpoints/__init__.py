@@ -1,4 +1,4 @@
-"""Training checkpoints: from a name to hooked models, one a step.
+"""Training checkpoints: from a name to hooked models, one per step.
 
     revisions   what the names of checkpoints say
     weights     the files of a checkpoint, and whether they are whole

@@ -172,7 +172,7 @@ def fetch_checkpoint(
     """
     if path.endswith(".pt"):
         return _snapshot(repo, revision, [glob.escape(path)], cache_dir, local) / path
-    # The tokenizer too, though one a series is enough: it is the same file in every branch, so it is fetched once, and
+    # The tokenizer too, though one per series is enough: every branch has the same file, so it is fetched once, and
     # any step that is cached then works offline.
     wanted = ["config.json", *TOKENIZER_FILES, *SAFE, *(("*.py",) if code else ())]
     for more, found in ((PICKLED, "model*.safetensors*"), ((COMPOSER_FILES,), "pytorch_model*.bin*"), ((), "")):

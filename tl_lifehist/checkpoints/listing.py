@@ -35,7 +35,7 @@ def plan_of(source: Source, steps: tuple[int, ...]) -> pd.DataFrame:
 def write_listing(
     series: CheckpointSeries, echo: Callable[[str], object], *, limit: int = 0, table: pd.DataFrame | None = None
 ) -> None:
-    """Write the plan of a series as text, one line a step and one with the sums; at most `limit` steps when not 0.
+    """Write the plan of a series as text, one line per step and one with the sums; at most `limit` steps when not 0.
 
     `table` is the plan where it is known already.
     """

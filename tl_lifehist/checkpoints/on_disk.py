@@ -20,7 +20,7 @@ from tl_lifehist.models import HookedModel
 
 @dataclass(frozen=True)
 class FolderSource(Recipe):
-    """One folder, or one Composer file, a step under one root."""
+    """One folder, or one Composer file, per step under one root."""
 
     name: str
     root: Path

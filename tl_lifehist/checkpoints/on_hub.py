@@ -26,7 +26,7 @@ _CONFIG_FROM = {"almanach/moderncamembert-base-ckpts": "almanach/moderncamembert
 
 @dataclass(frozen=True)
 class HubSource(Recipe):
-    """One revision, or one sub-folder or Composer file of the main branch, a step."""
+    """One revision, or one sub-folder or Composer file of the main branch, per step."""
 
     name: str
     places: Mapping[int, tuple[str, str]]

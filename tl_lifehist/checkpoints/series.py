@@ -249,7 +249,7 @@ class CheckpointSeries(_Models):
         return compare_fingerprints(prints, unreadable)
 
     def plan(self) -> pd.DataFrame:
-        """What working through the series takes: one row a step, before anything is fetched.
+        """What working through the series takes: one row per step, before anything is fetched.
 
         Columns: step; revision (the branch, sub-folder or file it lies in); tokens_billion (NA where the name does not
         say); size (bytes of configuration and weights); to_download (bytes of those that are not in the cache). For
@@ -257,7 +257,7 @@ class CheckpointSeries(_Models):
 
         Raises InputError when the hub cannot be reached and a step is not in the cache.
 
-        How it can mislead: the tokenizer, some megabytes once a series, is not counted, and steps that share a file
+        How it can mislead: the tokenizer, some megabytes once per series, is not counted, and steps that share a file
         count it each.
         """
         return plan_of(self._source, self._steps)

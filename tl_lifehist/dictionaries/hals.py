@@ -1,4 +1,4 @@
-"""Alternating least squares with non-negative codes, one read of the rows a pass: what NMF and SemiNMF share."""
+"""Alternating least squares with non-negative codes, one read of the rows per pass: what NMF and SemiNMF share."""
 
 from __future__ import annotations
 

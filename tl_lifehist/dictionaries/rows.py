@@ -117,7 +117,7 @@ def moments(rows: Rows, *, n_sample: int, seed: int, exact: bool = False) -> Mom
 
     Every block is centred by its own mean before it is squared and blocks are merged in float64, so that float32 rows
     far from the origin lose nothing; `exact` also multiplies in float64, which directions of tiny variance need.
-    The sample is that of the smallest of one random key a row: it does not depend on the number of rows to come.
+    The sample is that of the smallest of one random key per row: it does not depend on the number of rows to come.
     """
     rng = np.random.default_rng(seed)
     count, mean, square, minimum = 0, torch.zeros(()), torch.zeros(()), None

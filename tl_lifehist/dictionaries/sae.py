@@ -138,7 +138,7 @@ def activation_batches(
     """Endless training batches: sequences in a seeded order, their rows mixed within a buffer, the same rows
     everywhere.
 
-    One forward pass feeds every hook point. Each epoch has a new order. Memory is `buffer_rows` rows a hook point.
+    One forward pass feeds every hook point. Each epoch has a new order. Memory is `buffer_rows` rows per hook point.
     """
     rng = np.random.default_rng(seed)
     per_chunk = max(1, int(buffer_rows * len(tokens) / max(tokens.n_valid, 1)))
@@ -277,7 +277,7 @@ def _input_scales(
     if not wanted:
         return {}
     order = np.random.default_rng(derive_seed(seed, 2)).permutation(len(tokens))
-    sample = tokens[order].take(NORM_ROWS)
+    sample = tokens[order].head(NORM_ROWS)
     total, count = dict.fromkeys(wanted, 0.0), 0
     for batch in stream_activations(model, wanted, sample):
         for name, rows in batch.items():
@@ -316,7 +316,7 @@ def train_saes(
         hook_names: the hook points; one forward pass feeds them all.
         tokens: training text.
         d_sae: features of an SAE; 4 times the width by default ([prior]).
-        k: active features a token ([prior]: 32).
+        k: active features per token ([prior]: 32).
         training_tokens: activation rows each SAE sees, over as many epochs as that takes (ours).
         init: "shared" starts every checkpoint of a hook point from one set of weights, "independent" from a set of its
             own, "previous" from the SAE of the checkpoint before.

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.interventions import FeatureAblation
+from tl_lifehist.lifehistory.ablation_parts import ablation_parts, ablation_regression, single_ablation
 from tl_lifehist.lifehistory.containment import containment_dag
 from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
 from tl_lifehist.lifehistory.controls import MAX_UNMATCHED, draw_controls
-from tl_lifehist.lifehistory.load import load_bearing
-from tl_lifehist.lifehistory.parts import load_parts, load_regression, single_ablation
+from tl_lifehist.lifehistory.joint_ablation import joint_ablation
 from tl_lifehist.lifehistory.study import SIZES, LifeHistoryStudy
 from tl_lifehist.lifehistory.workspace import Workspace
 from tl_lifehist.metrics import interval
@@ -28,7 +28,7 @@ def _load_unit(folder: Path, work: Workspace, controls: tuple[str, ...], offset:
     study = work.study
     if not len(work.carriers):
         return  # nothing to ablate: the claims say so
-    load = load_bearing(
+    load = joint_ablation(
         study.series.load(work.last),
         work.saes_of(work.last),
         work.carriers.at(work.last),
@@ -95,12 +95,12 @@ def singles(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     table.to_parquet(folder / "single.parquet", index=False)
     # the sum of single costs is comparable only where every carrier was ablated alone
     of_carriers = table[table["carrier"]] if len(marked) <= SIZES["single_carriers"] else None
-    parts = load_parts(model, saes, carriers, work.final, study.load_text, single=of_carriers, seed=study.seed)
-    parts.to_parquet(folder / "load_parts.parquet", index=False)
-    regression = load_regression(
+    parts = ablation_parts(model, saes, carriers, work.final, study.load_text, single=of_carriers, seed=study.seed)
+    parts.to_parquet(folder / "ablation_parts.parquet", index=False)
+    regression = ablation_regression(
         model, saes, carriers, work.final, study.load_text, n_sets=SIZES["regression_sets"], seed=study.seed
     )
-    regression.to_parquet(folder / "load_regression.parquet", index=False)
+    regression.to_parquet(folder / "ablation_regression.parquet", index=False)
 
 
 def content(folder: Path, root: str, study: LifeHistoryStudy) -> None:

@@ -161,7 +161,7 @@ def graphs(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     pd.DataFrame(roles, columns=names).to_parquet(folder / "roles.parquet", index=False)
 
 
-def foresight(folder: Path, root: str, study: LifeHistoryStudy) -> None:
+def forecasts(folder: Path, root: str, study: LifeHistoryStudy) -> None:
     """Forecast of carriers, function against direction, survival by entropy (D16, D21 to D23)."""
     work = Workspace(root, study)
     saes = work.saes()
@@ -225,5 +225,5 @@ STAGES = (
     ("lineages", (lineages,)),
     ("noise and graphs", (noise_controls, graphs)),
     # the longest first, so that no worker is left waiting for one
-    ("controls", (singles, load_by_count, content, load_by_mass, sweeps, load_by_rate, foresight)),
+    ("controls", (singles, load_by_count, content, load_by_mass, sweeps, load_by_rate, forecasts)),
 )

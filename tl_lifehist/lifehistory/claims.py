@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tl_lifehist.lifehistory.ablation_claims import ablation_claims, content_claims, single_claim
 from tl_lifehist.lifehistory.forecast import onset_step
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages
-from tl_lifehist.lifehistory.load_claims import content_claims, load_claims, single_claim
 from tl_lifehist.lifehistory.verdicts import COLUMNS, N_DRAWS, Tables, claim, untestable
 from tl_lifehist.metrics import interval
 
@@ -33,7 +33,7 @@ def make_claims(
         _early_rate(lineages, rng),
         _present_at_onset(lineages, carriers),
         *_persistence(tables, own_level if own_level in ("data", "init") else "data", rng),
-        *load_claims(tables),
+        *ablation_claims(tables),
         single_claim(tables, rng),
         *_recruitment(tables),
         *_forecast(tables),
@@ -186,10 +186,10 @@ def _forecast(tables: Tables) -> list[dict[str, Any]]:
         ),
     )
     if not np.isfinite(main["auc"]):
-        return [untestable("carriers can be foretold at the onset (AUC)", float("nan"), n, str(main["reason"]))]
+        return [untestable("carriers can be predicted at the onset (AUC)", float("nan"), n, str(main["reason"]))]
     rows = []
     for name, label in (
-        ("label permutation", "carriers can be foretold at the onset (AUC)"),
+        ("label permutation", "carriers can be predicted at the onset (AUC)"),
         ("log firing rate", "the forecast beats the firing rate alone (AUC)"),
     ):
         if name in table.index:

@@ -22,14 +22,14 @@ _COPIED = (
     ("noise_controls", "nulls"),
     ("graphs", "edges"),
     ("graphs", "dag"),
-    ("foresight", "forecast"),
-    ("foresight", "direction"),
-    ("foresight", "survival_by_entropy"),
-    ("foresight", "kaplan_meier"),
+    ("forecasts", "forecast"),
+    ("forecasts", "direction"),
+    ("forecasts", "survival_by_entropy"),
+    ("forecasts", "kaplan_meier"),
     ("noise_controls", "direction_noise"),
     ("singles", "single"),
-    ("singles", "load_parts"),
-    ("singles", "load_regression"),
+    ("singles", "ablation_parts"),
+    ("singles", "ablation_regression"),
     ("content", "contexts"),
     ("content", "content"),
     ("sweeps", "sweeps"),
@@ -121,4 +121,4 @@ def checkpoints_table(work: Workspace) -> pd.DataFrame:
         for h in work.study.hook_names:
             alive = len(work.lineages.alive[step, h])
             rows.append((step, h, record["base_ce"], record["n_scored"], record["fvu"][h], alive))
-    return pd.DataFrame(rows, columns=["step", "hook_name", "base_ce", "n_scored", "unexplained_variance", "n_alive"])
+    return pd.DataFrame(rows, columns=["step", "hook_name", "base_ce", "n_scored", "fvu", "n_alive"])

@@ -103,7 +103,7 @@ class LifeOfFeature:
         hook_name: where the SAE reads.
         feature: the feature's index in that SAE.
         birth: first step of its lineage; None when no feature of the last checkpoint matches it.
-        history: one row a step: step, in_lineage, feature (the lineage's, else the most similar one), similarity (of
+        history: one row per step: step, in_lineage, feature (the lineage's, else the most similar one), similarity (of
             its
             profile to the given feature's), cosine (of the decoder directions), null_similarity (highest similarity of
             the given feature's profile, with rows shuffled, to any feature).

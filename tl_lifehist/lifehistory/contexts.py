@@ -28,7 +28,7 @@ def top_contexts(
 ) -> pd.DataFrame:
     """The `n` strongest activations of each feature with the text around them.
 
-    One row a context, strongest first: hook_name, feature, rank (from 1), activation, document, before, token, after.
+    One row per context, strongest first: hook_name, feature, rank (from 1), activation, document, before, token, after.
     `before + token + after` is the text of up to `window` tokens on either side, decoded in one piece; a token that
     holds only some bytes of a character is shown as the whole character. An activation within `window` tokens of
     a stronger one that is already shown is passed over, and so is a context whose tokens were shown before.

@@ -28,10 +28,10 @@ def function_and_direction(
 ) -> pd.DataFrame:
     """How alike each lineage is at a checkpoint c and at the end, in what it does and in where it points (D16).
 
-    One row a checkpoint: `s_fun` is the mean Pearson of the two profiles, `s_dir` the mean cosine of what `decode` adds
-    for the feature at c and at the end, both over the `n` lineages alive at both; `_low` and `_high` are 95 % intervals
-    from `n_draws` bootstrap samples of lineages. `null_fun` and `null_dir` pair each lineage with another one of its
-    layer: the mean over all such pairings, in closed form, which random shuffles only estimate. The last
+    One row per checkpoint: `s_fun` is the mean Pearson of the two profiles, `s_dir` the mean cosine of what `decode`
+    adds for the feature at c and at the end, both over the `n` lineages alive at both; `_low` and `_high` are 95 %
+    intervals from `n_draws` bootstrap samples of lineages. `null_fun` and `null_dir` pair each lineage with another
+    one of its layer: the mean over all such pairings, in closed form, which random shuffles only estimate. The last
     checkpoint is compared with itself and reads 1.
 
     How it can mislead: lineages were traced by the similarity of neighbouring profiles, so `s_fun` is high by

@@ -92,13 +92,13 @@ class Forecast:
         enrichment: precision at K over the base rate, K = `n_positive` (D22).
         recall_at_k: share of the carriers among the K highest scores (with this K it equals the precision).
         recall_top_decile: share of the carriers among the highest tenth.
-        n: features alive at the onset, one a lineage.
+        n: features alive at the onset, one per lineage.
         n_positive: those whose lineage becomes a carrier.
         onset: the checkpoint the measurements are from.
         baselines: one row a baseline, with the columns of `to_dataframe`; gain_low and gain_high bound our AUC minus
             the baseline's (paired).
         reason: why the figures are NaN; None when they are not.
-        table: one row a lineage: hook_name, feature, lineage, label, score (mean out-of-fold probability).
+        table: one row per lineage: hook_name, feature, lineage, label, score (mean out-of-fold probability).
     """
 
     auc: float
@@ -164,7 +164,7 @@ def predict_carriers(
 ) -> Forecast:
     """Predict from entropy, containment index and strength at the onset which features become carriers (D21).
 
-    Logistic regression (standardised, L2, C = 1, balanced classes); stratified 5 folds x `n_repeats`, a row a lineage.
+    Logistic regression (standardised, L2, C = 1, balanced classes); stratified 5 folds x `n_repeats`, by lineage.
 
     Baselines: log firing rate alone; ours with log firing rate; decoder geometry (largest cosine to another alive
     decoder row of the layer, cosine with their mean direction, mean square cosine; needs `saes`); labels permuted (one

@@ -78,7 +78,7 @@ class Lineages:
     min_similarity: float = MIN_SIMILARITY
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a lineage and step: lineage, hook_name, step, feature, similarity (to the snapshot before; NaN
+        """One row per lineage and step: lineage, hook_name, step, feature, similarity (to the snapshot before; NaN
         at birth).
         """
         return self.table.copy()
@@ -94,7 +94,7 @@ class Lineages:
         return ends.reset_index()
 
     def summary(self) -> pd.DataFrame:
-        """One row a lineage: lineage, hook_name, birth, death, n_snapshots.
+        """One row per lineage: lineage, hook_name, birth, death, n_snapshots.
 
         `death` is the first checkpoint without the feature; NaN means alive at the end, which is all that is known.
         """

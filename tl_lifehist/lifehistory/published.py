@@ -16,7 +16,7 @@ def published_table(tables: Tables, lineages: Lineages, carriers: Carriers) -> p
     final = dag[(dag["step"] == dag["step"].max()) & (dag["orientation"] == "container")]
     recruited = float(final["recruited"].iloc[0])
     ends = survival["survival"] if len(survival) else pd.Series([np.nan])
-    parts = tables["load_parts"].set_index("part")["delta_ce"] if len(tables["load_parts"]) else {}
+    parts = tables["ablation_parts"].set_index("part")["delta_ce"] if len(tables["ablation_parts"]) else {}
     n_carriers, n_onset = len(carriers), int(forecast["n"].iloc[0])
 
     def found(start: str) -> float:

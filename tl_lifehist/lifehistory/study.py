@@ -47,7 +47,7 @@ class LifeHistoryStudy:
         train: text the SAEs are trained on; the pocket suite's own by default.
         test: other text, that everything is measured on.
         d_sae: features of an SAE, 4 times the width by default ([prior]).
-        k: active features a token ([prior]: 32).
+        k: active features per token ([prior]: 32).
         training_tokens: rows each SAE is trained on (ours).
         init: "shared", "independent" or "previous", see `train_saes`.
         noise_steps: checkpoints at which SAE noise is measured at both levels; by default the first, a middle and the
@@ -103,7 +103,7 @@ class LifeHistoryStudy:
     def load_text(self) -> TokenSet:
         """The part of the test text that ablations are scored on."""
         assert self.test is not None
-        return self.test.take(self.load_tokens)
+        return self.test.head(self.load_tokens)
 
     def replicates(self) -> list[tuple[int, str]]:
         """Further SAE trainings for the noise controls: `(step, "data1")` and so on (C1)."""
@@ -246,12 +246,12 @@ def training_unit(folder: Path, root: str, study: LifeHistoryStudy, step: int, n
     if name == "base":
         losses = scored_losses(model, study.load_text)
         record = {"step": step, "base_ce": float(losses.mean()), "n_scored": len(losses)}
-        record["fvu"] = {h: unexplained(model, h, one.sae, study.load_text) for h, one in trained.items()}
+        record["fvu"] = {h: fvu(model, h, one.sae, study.load_text) for h, one in trained.items()}
         (folder / "checkpoint.json").write_text(json.dumps(record))
 
 
 @torch.no_grad()
-def unexplained(model: Any, hook_name: str, sae: Any, tokens: TokenSet) -> float:
+def fvu(model: Any, hook_name: str, sae: Any, tokens: TokenSet) -> float:
     """Share of the variance at a hook point that the SAE leaves (D1)."""
     from tl_lifehist.activations import collect_activations
 

@@ -31,8 +31,8 @@ LIFE_HISTORY: Schema = {
         *("kind", "n_draws", "carriers", "control_mean", "control_sd", "low", "high", "p", "unmatched_share"),
         *("smd_log_rate", "smd_log_mass", "verdict"),
     ),
-    "load_parts": ("part", "delta_ce", "n_features"),
-    "load_regression": ("term", "coefficient", "low", "high", "n"),
+    "ablation_parts": ("part", "delta_ce", "n_features"),
+    "ablation_regression": ("term", "coefficient", "low", "high", "n"),
     "single": ("hook_name", "feature", "role", "carrier", "content", "n_firings", "per_firing", "per_token"),
     "forecast": (
         *("predictor", "auc", "low", "high", "average_precision", "enrichment", "recall_at_k", "recall_top_decile"),

@@ -121,7 +121,7 @@ class SufficiencyStudy:
         for split, size in SPLITS.items():
             given = getattr(self, split)
             tokens = text_of(self.series, given, split)
-            object.__setattr__(self, split, tokens if given is not None else tokens.thin(size))
+            object.__setattr__(self, split, tokens if given is not None else tokens.subsample(size))
         prints = [token_fingerprint(getattr(self, split)) for split in SPLITS]
         if len(set(prints)) < len(prints):
             raise InputError("train, calibration and test must be three different texts: two of them are the same.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tl_lifehist.report.figures.bridge import carrier_masks
 from tl_lifehist.report.figures.events import event_rates, persistence, rematch_floors
-from tl_lifehist.report.figures.foresight import forecast, function_direction, survival
+from tl_lifehist.report.figures.forecasts import forecast, function_direction, survival
 from tl_lifehist.report.figures.frontier import frontier, onset
 from tl_lifehist.report.figures.graph import dag, recruitment
 from tl_lifehist.report.figures.lineages import lineage_raster, nulls
-from tl_lifehist.report.figures.load import content_load, load_against_controls, load_parts, single_ablation
+from tl_lifehist.report.figures.load import ablation_parts, content_load, load_against_controls, single_ablation
 from tl_lifehist.report.figures.mask_checks import explained_variance, stability
 from tl_lifehist.report.figures.mask_controls import enrichment, gates_by_rank, mass_matched, predicted_kl
 from tl_lifehist.report.figures.mask_training import anisotropy, sender_receiver, transfer_curves
@@ -16,6 +16,7 @@ from tl_lifehist.report.figures.masks import checkpoint_layer_maps, cross_evalua
 from tl_lifehist.report.figures.trajectories import trajectories
 
 __all__ = [
+    "ablation_parts",
     "anisotropy",
     "carrier_masks",
     "checkpoint_layer_maps",
@@ -31,7 +32,6 @@ __all__ = [
     "gates_by_rank",
     "lineage_raster",
     "load_against_controls",
-    "load_parts",
     "mask_summary",
     "mass_matched",
     "nulls",

@@ -25,8 +25,8 @@ def carrier_masks(carriers: pd.DataFrame, site: str) -> go.Figure:
     """Do downstream masks over the SAE's features select the carriers: mean gate of carriers over that of the alive.
 
     `against` is drawn: the carriers that stand against the matched sets, which are all of them, or random halves where
-    carriers are more than half of the candidates. One row of panels a hook point, with the SAE's error kept and without
-    it. Grey: 95 % of sets matched by mass.
+    carriers are more than half of the candidates. One row of panels per hook point, with the SAE's error kept and
+    without it. Grey: 95 % of sets matched by mass.
 
     How it can mislead: carriers are broad, and broad features are selected for their mass; only what lies above the
     grey band is more than that.

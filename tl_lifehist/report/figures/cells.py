@@ -117,7 +117,7 @@ class MaskRows:
         name: a target, "full", "empty", or a kind of control mask.
         label: for a reader, escaped.
         matched: the target whose soft mass the control masks have; empty for a mask of its own.
-        scores: one row a cell.
+        scores: one row per cell.
     """
 
     name: str

@@ -64,7 +64,7 @@ def event_rates(events: pd.DataFrame) -> go.Figure:
 
 
 def _pooled(events: pd.DataFrame) -> pd.DataFrame:
-    """Counts of all hook points together, one row a transition."""
+    """Counts of all hook points together, one row per transition."""
     grouped = events.groupby(["step_from", "step_to"], sort=True)[["count", "n_alive"]].sum()
     return grouped.reset_index()
 
@@ -126,7 +126,7 @@ def persistence(events: pd.DataFrame) -> go.Figure:
 
 
 def _weighted(deaths: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Means over hook points weighted by the number of alive features, NaN left out, one row a transition."""
+    """Means over hook points weighted by the number of alive features, NaN left out, one row per transition."""
     keys = ["step_from", "step_to"]
     values = deaths[columns].astype(float)
     weight = values.notna().mul(deaths["n_alive"].astype(float), axis=0)

@@ -34,7 +34,7 @@ def dag(
     orientation: str = "container",
     max_edges: int = MAX_EDGES,
 ) -> go.Figure:
-    """The containment graph at one checkpoint: a column a hook point, by depth; size is the log firing rate (D12, D13).
+    """The containment graph at one checkpoint: one column per hook point, by depth; size: log firing rate (D12, D13).
 
     Carriers and all that can be reached from them are coloured. At most `max_edges` edges are drawn, a random sample
     with a fixed seed; reach is computed on all of them. What is left out is said under the figure, and in full in

@@ -24,7 +24,7 @@ from tl_lifehist.report.figures.style import (
 def lineage_raster(lineages: pd.DataFrame, carriers: pd.DataFrame) -> go.Figure:
     """Every lineage as one row, by birth and then by length; a filled cell is a checkpoint at which it is alive (D7).
 
-    One panel a hook point; checkpoints are equally spaced whatever their distance; carriers (D9) are coloured. Drawn
+    One panel per hook point; checkpoints are equally spaced whatever their distance; carriers (D9) are coloured. Drawn
     as an image, so ten thousand lineages stay light.
 
     How it can mislead: a row that ends may be noise of SAE training, and equal spacing hides how unequal the
@@ -83,7 +83,7 @@ def nulls(nulls: pd.DataFrame, n_carriers: int) -> go.Figure:
     than noise has changed, not that the carriers are special.
 
     Args:
-        nulls: null, carriers (one row a draw).
+        nulls: null, carriers (one row per draw).
         n_carriers: the run's own count.
     """
     fig = figure(300, title="Carriers beside their nulls")

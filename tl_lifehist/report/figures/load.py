@@ -43,7 +43,7 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
     mass say something about history, and a faint row says nothing at all.
 
     Args:
-        load: kind, delta_ce, delta_ce_carriers (one row a draw).
+        load: kind, delta_ce, delta_ce_carriers (one row per draw).
         load_summary: kind, n_draws, carriers, p, verdict.
     """
     kinds = appearing(load_summary["kind"])
@@ -89,7 +89,7 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
     return fig.update_yaxes(autorange="reversed", showgrid=False)
 
 
-def load_parts(load_parts: pd.DataFrame) -> go.Figure:
+def ablation_parts(ablation_parts: pd.DataFrame) -> go.Figure:
     """The joint load of the carriers beside its parts and beside other sets of equal size (C6, C7). In nats.
 
     Carriers in colour: together, at each hook point alone, and two sums. Grey: the leading features by firing rate
@@ -98,10 +98,10 @@ def load_parts(load_parts: pd.DataFrame) -> go.Figure:
     How it can mislead: later layers repair earlier ones, so parts need not add up to the whole in either direction.
 
     Args:
-        load_parts: part, delta_ce, n_features.
+        ablation_parts: part, delta_ce, n_features.
     """
-    fig = figure(110 + 34 * max(len(load_parts), 1), title="Parts of the load", caption=LEGEND)
-    parts = [str(part) for part in load_parts["part"]]
+    fig = figure(110 + 34 * max(len(ablation_parts), 1), title="Parts of the load", caption=LEGEND)
+    parts = [str(part) for part in ablation_parts["part"]]
     names = {
         "joint": "all carriers together",
         "sum of layers": "sum over hook points",
@@ -112,7 +112,7 @@ def load_parts(load_parts: pd.DataFrame) -> go.Figure:
     colours = [
         CARRIER if p == "joint" else CONTROL if p in others else SECOND if p in names else MEASURED for p in parts
     ]
-    values = load_parts["delta_ce"].to_numpy(dtype=float)
+    values = ablation_parts["delta_ce"].to_numpy(dtype=float)
     fig.add_bar(
         x=values,
         y=[names.get(part, labels.get(part, part)) for part in parts],
@@ -121,7 +121,7 @@ def load_parts(load_parts: pd.DataFrame) -> go.Figure:
         text=[short(value) for value in values],
         textposition="outside",
         cliponaxis=False,
-        customdata=load_parts["n_features"],
+        customdata=ablation_parts["n_features"],
         hovertemplate="%{y}: %{x:.3g} nats (%{customdata} features)<extra></extra>",
     )
     fig.update_xaxes(title_text="added cross-entropy (nats)", range=_with_room(values))

@@ -162,7 +162,7 @@ def gates_by_rank(masks: pd.DataFrame, components: pd.DataFrame, site: str, step
 
 
 def predicted_kl(evaluation: pd.DataFrame, site: str) -> go.Figure:
-    """KL that the gate Fisher foretells, ½ (1−z)ᵀ M (1−z), against the KL that was measured (formulas 11, 12).
+    """KL that the gate Fisher predicts, ½ (1−z)ᵀ M (1−z), against the KL that was measured (formulas 11, 12).
 
     A point is one mask of one cell, on log axes; on the dotted line both agree.
 

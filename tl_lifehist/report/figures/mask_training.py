@@ -36,7 +36,7 @@ def transfer_curves(
 ) -> go.Figure:
     """How well a checkpoint's masked reconstruction, aligned to the final one, stands in for the final activation.
 
-    One panel a method; x is the source checkpoint, y a median over layers (formula 16). In colour: the first of
+    One panel per method; x is the source checkpoint, y a median over layers (formula 16). In colour: the first of
     `masks` under each way of aligning. Grey dotted: the alignment fitted to shuffled rows. Grey dashed: the second of
     `masks`, aligned. Long dashes: no alignment at all.
 

@@ -1,4 +1,4 @@
-"""The sections of a report, one folder a study."""
+"""The sections of a report, one folder per study."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def load(run: RunTables) -> Content:
     summary = run.get("load_summary")
     counts = summary["verdict"].value_counts()
     verdicts = ", ".join(f"{n} {escape(verdict)}" for verdict, n in counts.items())
-    joint = run.get("load_parts").set_index("part")["delta_ce"].get("joint", math.nan)
+    joint = run.get("ablation_parts").set_index("part")["delta_ce"].get("joint", math.nan)
     cost = number(summary["delta_ce"].iloc[0] if "delta_ce" in summary else joint)
     subsets = "subset" in summary and summary["subset"].astype(bool).any()
     drawn = (
@@ -50,7 +50,7 @@ def load(run: RunTables) -> Content:
         "carriers}) / (draws + 1).",
         control="Sets matched in count, in count and role, in firing rate, in mass (C6), and seed-stable non-carriers. "
         "Where more than a tenth of the carriers find no equal the verdict is “not testable” and there is no p.",
-        sample=f"{number(int(summary['n_draws'].max()))} draws a kind; balance in the table below.",
+        sample=f"{number(int(summary['n_draws'].max()))} draws per kind; balance in the table below.",
         misleads="Carriers are broad, and removing broad features costs more whatever their history. Zero ablation "
         "also moves the stream to where the model has never been.",
         figures={"load": figures.load_against_controls(run.get("load"), summary)},
@@ -60,22 +60,22 @@ def load(run: RunTables) -> Content:
 
 def parts(run: RunTables) -> Content:
     """The joint load beside its parts, and what the load of random sets follows."""
-    data = run.get("load_parts").set_index("part")["delta_ce"]
+    data = run.get("ablation_parts").set_index("part")["delta_ce"]
     text = f"All carriers together cost {number(data.get('joint', math.nan))} nats"
     if "sum of layers" in data:
         text += f"; the hook points one by one add up to {number(data['sum of layers'])}"
     if "sum of singles" in data:
         text += f"; the features one by one to {number(data['sum of singles'])}"
     more = ""
-    if run.has("load_regression"):
+    if run.has("ablation_regression"):
         names = {
             "term": "term",
-            "coefficient": "nats a standard deviation",
+            "coefficient": "nats per standard deviation",
             "low": "2.5 %",
             "high": "97.5 %",
             "n": "sets",
         }
-        more = details("What the load of random sets follows", frame(run.get("load_regression"), names))
+        more = details("What the load of random sets follows", frame(run.get("ablation_regression"), names))
     return Content(
         text=f"{text}.",
         definition="D18, for each set alone. C7: joint load against the sum over hook points and the sum over "
@@ -85,7 +85,7 @@ def parts(run: RunTables) -> Content:
         sample="Number of features in each bar: point at it.",
         misleads="Later layers repair what earlier ones lost, and features stand in for each other: a small single "
         "cost does not make a feature useless, and the joint cost does not divide among its members.",
-        figures={"load_parts": figures.load_parts(run.get("load_parts"))},
+        figures={"ablation_parts": figures.ablation_parts(run.get("ablation_parts"))},
         more=more,
     )
 
@@ -140,7 +140,7 @@ def content(run: RunTables) -> Content:
 
 SECTIONS = (
     Section("load", "Joint load of the carriers", ("load", "load_summary"), load),
-    Section("parts", "The load and its parts", ("load_parts",), parts),
+    Section("parts", "The load and its parts", ("ablation_parts",), parts),
     Section("single", "Single features", ("single",), single),
 )
 CONTENT = Section("content", "Content classes", ("content",), content)

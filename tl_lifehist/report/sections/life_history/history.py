@@ -19,12 +19,9 @@ def checkpoints(run: RunTables) -> Content:
     if "n_alive" in table:
         shown["n_alive"] = by_step["n_alive"].sum()
         names["n_alive"] = "alive features"
-    if "unexplained_variance" in table:
-        shown["unexplained"] = [
-            interval(low, high)
-            for low, high in by_step["unexplained_variance"].agg(["min", "max"]).itertuples(index=False)
-        ]
-        names["unexplained"] = "variance the SAEs leave"
+    if "fvu" in table:
+        shown["fvu"] = [interval(low, high) for low, high in by_step["fvu"].agg(["min", "max"]).itertuples(index=False)]
+        names["fvu"] = "variance the SAEs leave"
     scored = f"{number(table['n_scored'].max())} scored positions" if "n_scored" in table else "the scored positions"
     return Content(
         text=f"{len(shown)} checkpoints, measured on the same tokens.",

@@ -1,4 +1,4 @@
-"""Sections on structure and foresight: the containment graph, recruitment, forecast, direction, survival."""
+"""Sections on structure and forecasts: the containment graph, recruitment, forecast, direction, survival."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def direction(run: RunTables) -> Content:
         definition="D16: mean Pearson correlation of a lineage's profile with its last one (function), mean cosine "
         "of its decoder row with its last one (direction).",
         control="What unrelated lineages give (dotted).",
-        sample=f"{number(table['n'].min())} to {number(table['n'].max())} lineages a checkpoint.",
+        sample=f"{number(table['n'].min())} to {number(table['n'].max())} lineages per checkpoint.",
         misleads="Lineages are chained by function, so function is high by selection. SAEs that share an "
         "initialisation have like directions from the start.",
         figures={"direction": figures.function_direction(table)},

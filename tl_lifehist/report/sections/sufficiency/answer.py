@@ -201,7 +201,7 @@ def maps(run: RunTables) -> Content:
             f"{percent(found['soft_mass'].max())}."
         )
     return Content(
-        text="One row of maps a mask; in a map, checkpoints from left to right and blocks from bottom to top.",
+        text="One row of maps per mask; in a map, checkpoints from left to right and blocks from bottom to top.",
         points=points,
         definition="Formulas 4 and 9, medians over methods. Relative KL is coloured by its logarithm.",
         control="The empty mask's row: its soft mass is 0 and its lost fraction 1, and its relative KL shows what the "

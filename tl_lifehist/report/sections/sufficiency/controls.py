@@ -205,11 +205,11 @@ def predicted(run: RunTables) -> Content:
         points.append(f"<strong>{code(site)}</strong>, predicted over measured: {listed(said, 'not measured')}.")
     return Content(
         text="If downstream loss is reconstruction error weighted by curvature, the curvature at the clean activation "
-        "foretells the KL of any mask.",
+        "predicts the KL of any mask.",
         points=points,
         definition="Formulas 11 and 12: ½ (1 − z)ᵀ M (1 − z), M the gate Fisher, what the dictionary misses counted "
         "as one more component that every mask closes, against the KL of formula 8.",
-        control="The line of equality. What the full mask costs is foretold like any other's.",
+        control="The line of equality. What the full mask costs is predicted like any other's.",
         sample=f"{len(valid):,} of {len(here):,} masks have both and are positive.",
         misleads="An expansion: right near the clean activation, with no promise far from it. M is an estimate from "
         "labels drawn from the model.",

@@ -22,7 +22,7 @@ def code(site: object) -> str:
 
 
 def by_site(name: str, table: pd.DataFrame, make: Callable[[str], go.Figure]) -> dict[str, go.Figure]:
-    """One figure a site, under a name that may be a file's."""
+    """One figure per site, under a name that may be a file's."""
     found: dict[str, go.Figure] = {}
     for i, site in enumerate(sites_of(table)):
         key = f"{name}_{re.sub(r'[^A-Za-z0-9_]+', '_', site)[:60]}"

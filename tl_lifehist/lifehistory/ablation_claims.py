@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tl_lifehist.lifehistory.parts import compare_roles
+from tl_lifehist.lifehistory.ablation_parts import compare_roles
 from tl_lifehist.lifehistory.verdicts import COLUMNS, N_DRAWS, Tables, claim, untestable
 
 CONTROLS = {
@@ -21,7 +21,7 @@ CONTROLS = {
 }
 
 
-def load_claims(tables: Tables) -> list[dict[str, Any]]:
+def ablation_claims(tables: Tables) -> list[dict[str, Any]]:
     """What the carriers bear jointly, beside each kind of control (D18, D19)."""
     rows = []
     for record in tables["load_summary"].to_dict("records") if len(tables["load_summary"]) else []:
@@ -46,7 +46,7 @@ def load_claims(tables: Tables) -> list[dict[str, Any]]:
             note,
         )
         rows.append(dict(zip(COLUMNS, values, strict=True)))
-    parts = tables["load_parts"]
+    parts = tables["ablation_parts"]
     if len(parts):
         cost = parts.set_index("part")["delta_ce"]
         for other in ("sum of layers", "sum of singles", "leading by mass", "leading by rate", "random direction"):
@@ -58,7 +58,7 @@ def load_claims(tables: Tables) -> list[dict[str, Any]]:
                     "one comparison, no draws",
                 )
                 rows.append(row | {"null": float(cost[other])})
-    for record in tables["load_regression"].to_dict("records") if len(tables["load_regression"]) else []:
+    for record in tables["ablation_regression"].to_dict("records") if len(tables["ablation_regression"]) else []:
         if record["term"] == "carriers":
             row = untestable(
                 "being a carrier adds to the load of a random set once its mass and rate are known",
@@ -67,7 +67,7 @@ def load_claims(tables: Tables) -> list[dict[str, Any]]:
                 "",
             )
             note = (
-                f"nats a standard deviation; 95 % interval of the coefficient {record['low']:.3f} to "
+                f"nats per standard deviation; 95 % interval of the coefficient {record['low']:.3f} to "
                 f"{record['high']:.3f}; null 0"
             )
             rows.append(row | {"null": 0.0, "verdict": "beyond" if record["low"] > 0 else "within", "note": note})

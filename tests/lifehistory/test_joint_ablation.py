@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.ablation_parts import RandomDirection, compare_roles
 from tl_lifehist.lifehistory.controls import CALIPER, draw_controls
-from tl_lifehist.lifehistory.parts import RandomDirection, compare_roles
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 
 HOOK = "blocks.1.hook_resid_post"
@@ -87,7 +87,7 @@ def test_in_subsets_the_unmatched_are_a_share_of_those_tried():
 def test_controls_that_are_systematically_lighter_are_no_equals(pocket_model, pocket_tokens, make_sae):
     # every carrier finds features within the caliper, and all of them are lighter
     profile = population([0.2] * 4 + [0.13] * 40)
-    load = lh.load_bearing(
+    load = lh.joint_ablation(
         pocket_model,
         {HOOK: make_sae(d_sae=44)},
         {HOOK: [0, 1, 2, 3]},
@@ -112,7 +112,7 @@ def test_load_is_the_ablation_effect_and_its_p_counts_the_draws(pocket_model, po
     carriers = {HOOK: np.argsort(-profile.mass)[:4].tolist()}
     graph = nx.DiGraph()
     graph.add_nodes_from((HOOK, int(f)) for f in np.flatnonzero(profile.alive()))
-    load = lh.load_bearing(
+    load = lh.joint_ablation(
         pocket_model,
         {HOOK: sae},
         carriers,
@@ -132,7 +132,7 @@ def test_load_is_the_ablation_effect_and_its_p_counts_the_draws(pocket_model, po
     # no node has an edge, so there are no roots, mids or leaves to draw from
     assert load.verdicts["count_root"] == "not testable"
     assert np.isnan(load.p_values["count_root"])
-    again = lh.load_bearing(
+    again = lh.joint_ablation(
         pocket_model,
         {HOOK: sae},
         carriers,
@@ -148,7 +148,7 @@ def test_load_is_the_ablation_effect_and_its_p_counts_the_draws(pocket_model, po
 def test_above_a_tenth_unmatched_nothing_is_claimed(pocket_model, pocket_tokens, measured):
     sae, _ = measured
     lonely = population([0.5] + [0.01] * 47)
-    load = lh.load_bearing(
+    load = lh.joint_ablation(
         pocket_model, {HOOK: sae}, {HOOK: [0]}, {HOOK: lonely}, pocket_tokens, controls=("mass",), n_draws=3
     )
     assert load.verdicts == {"mass": "not testable"}
@@ -199,7 +199,7 @@ def test_parts_add_up_as_named(pocket_model, pocket_tokens, make_sae):
     saes = {HOOK: make_sae(seed=4), other: make_sae(seed=6)}
     profiles = lh.profile_saes(pocket_model, saes, pocket_tokens)
     carriers = {HOOK: [1, 2], other: [3]}
-    parts = lh.load_parts(pocket_model, saes, carriers, profiles, pocket_tokens).set_index("part")["delta_ce"]
+    parts = lh.ablation_parts(pocket_model, saes, carriers, profiles, pocket_tokens).set_index("part")["delta_ce"]
     assert parts["sum of layers"] == pytest.approx(parts[HOOK] + parts[other])
     joint = lh.ablation_effect(pocket_model, lh.FeatureAblation(saes, carriers), pocket_tokens)
     assert parts["joint"] == pytest.approx(joint.delta_ce, abs=1e-6)
@@ -218,8 +218,8 @@ def test_roles_are_compared_with_an_effect_size():
 def test_bad_input_is_named(pocket_model, pocket_tokens, measured):
     sae, profile = measured
     with pytest.raises(InputError, match="carrier set is empty"):
-        lh.load_bearing(pocket_model, {HOOK: sae}, {HOOK: []}, {HOOK: profile}, pocket_tokens)
+        lh.joint_ablation(pocket_model, {HOOK: sae}, {HOOK: []}, {HOOK: profile}, pocket_tokens)
     with pytest.raises(InputError, match="control 'norm' is unknown"):
-        lh.load_bearing(pocket_model, {HOOK: sae}, {HOOK: [1]}, {HOOK: profile}, pocket_tokens, controls=("norm",))
+        lh.joint_ablation(pocket_model, {HOOK: sae}, {HOOK: [1]}, {HOOK: profile}, pocket_tokens, controls=("norm",))
     with pytest.raises(InputError, match="no SAE or no profile for 'elsewhere'"):
-        lh.load_bearing(pocket_model, {HOOK: sae}, {"elsewhere": [1]}, {HOOK: profile}, pocket_tokens)
+        lh.joint_ablation(pocket_model, {HOOK: sae}, {"elsewhere": [1]}, {HOOK: profile}, pocket_tokens)

@@ -110,7 +110,7 @@ class RandomDirection:
         return [(name, disguise(fn)) for name, fn in self.ablation.fwd_hooks(valid)]
 
 
-def load_parts(
+def ablation_parts(
     model: HookedModel,
     saes: Mapping[str, Dictionary],
     carriers: Mapping[str, Sequence[int]],
@@ -150,7 +150,7 @@ def load_parts(
     return pd.DataFrame(rows, columns=["part", "delta_ce", "n_features"])
 
 
-def load_regression(
+def ablation_regression(
     model: HookedModel,
     saes: Mapping[str, Dictionary],
     carriers: Mapping[str, Sequence[int]],

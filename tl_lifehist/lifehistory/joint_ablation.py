@@ -33,16 +33,16 @@ from tl_lifehist.tokens import TokenSet
 
 
 @dataclass(frozen=True, eq=False)
-class LoadBearing:
+class JointAblation:
     """The joint cost of the carriers beside its controls.
 
     Attributes:
         delta_ce: mean cross-entropy without the carriers minus with them, nats (D18).
         delta_ce_interval: its 95 % interval over documents (C12).
         base_ce: mean cross-entropy of the bare model, nats.
-        controls: one row a draw: kind, draw, delta_ce (of the control set), delta_ce_carriers (of the carriers that
+        controls: one row per draw: kind, draw, delta_ce (of the control set), delta_ce_carriers (of the carriers that
             this draw is compared with: all of them, or a random subset where the controls are too few).
-        balance: one row a kind: n_draws, carriers, control_mean, control_sd, low, high, p, unmatched_share,
+        balance: one row per kind: n_draws, carriers, control_mean, control_sd, low, high, p, unmatched_share,
             smd_log_rate, smd_log_mass (standardised mean differences, carriers minus controls), subset, verdict.
         p_values: `{kind: p}`; NaN where the verdict is "not testable".
         verdicts: `{kind: "beyond" | "within" | "not testable"}`.
@@ -63,7 +63,7 @@ class LoadBearing:
     n_scored: int
 
 
-def load_bearing(
+def joint_ablation(
     model: HookedModel,
     saes: Mapping[str, Dictionary],
     carriers: Mapping[str, Sequence[int]],
@@ -79,7 +79,7 @@ def load_bearing(
     batch_size: int = BATCH_SIZE,
     among: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
     progress: Callable[[int], Any] | None = None,
-) -> LoadBearing:
+) -> JointAblation:
     """Joint cost of the carriers at every hook point in one pass, against matched control sets (D18, D19).
 
     Args:
@@ -150,7 +150,7 @@ def load_bearing(
         rows += kind_rows
         balance.append(_verdict(label, draws, kind_rows, unmatched, gaps))
     table = pd.DataFrame(balance)
-    return LoadBearing(
+    return JointAblation(
         delta_ce=observed,
         delta_ce_interval=bootstrap_mean(joint, documents, seed=seed),
         base_ce=float(base.mean()),
