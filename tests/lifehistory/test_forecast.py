@@ -13,6 +13,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.forecast import (
     COLUMNS,
     NAME,
+    _auc,
     onset_step,
     precision_at,
     predict_carriers,
@@ -195,13 +196,18 @@ def test_step_1000_of_pythia_is_the_onset_and_closes_phase_one():
     assert onset_step([0]) == 0
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=2, max_size=30))
-def test_auc_is_that_of_sklearn_with_ties(rows):
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=2, max_size=30), st.integers(0, 99))
+def test_auc_counts_pairs_and_a_bootstrap_sample_counts_them_by_weight(rows, seed):
     labels, scores = np.array([r[0] for r in rows]), np.array([float(r[1]) for r in rows])
+    level = np.unique(scores, return_inverse=True)[1]
     if labels.all() or not labels.any():
         assert np.isnan(roc_auc(labels, scores))
-    else:
-        assert roc_auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores))
+        assert np.isnan(_auc(labels, level, np.ones(len(rows))))
+        return
+    pairs = scores[labels][:, None] - scores[~labels][None, :]
+    assert roc_auc(labels, scores) == pytest.approx(((pairs > 0) + (pairs == 0) / 2).mean())
+    weights = np.random.default_rng(seed).integers(1, 4, len(rows)).astype(float)
+    assert _auc(labels, level, weights) == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
 
 
 def test_precision_shares_ties_at_the_border():

@@ -157,6 +157,31 @@ def test_above_a_tenth_unmatched_nothing_is_claimed(pocket_model, pocket_tokens,
     assert load.controls.empty
 
 
+def test_what_is_testable_and_what_is_beyond_is_the_callers_choice(pocket_model, pocket_tokens, measured):
+    sae, _ = measured
+    # the carrier's rate and mass are 1.6 times those of its only equals
+    profile = population([0.16] + [0.1] * 20 + [0.01] * 27)
+
+    def found(**knobs):
+        load = lh.joint_ablation(
+            pocket_model,
+            {HOOK: sae},
+            {HOOK: [0]},
+            {HOOK: profile},
+            pocket_tokens,
+            controls=("mass",),
+            n_draws=3,
+            **knobs,
+        )
+        return load.verdicts["mass"], load.balance["unmatched_share"].iloc[0]
+
+    assert found() == ("not testable", 0)  # the controls are lighter
+    assert found(max_smd=float("inf"), max_p=1.0) == ("beyond", 0)
+    assert found(max_smd=float("inf"), max_p=0.0) == ("within", 0)
+    assert found(max_smd=float("inf"), caliper=0.1) == ("not testable", 1)
+    assert found(max_smd=float("inf"), min_rate=0.2) == ("not testable", 1)  # nothing else is alive
+
+
 def test_single_costs_are_those_of_single_ablations(pocket_model, pocket_tokens, measured):
     sae, profile = measured
     features = [int(f) for f in np.argsort(-profile.count)[[0, 20]]]
@@ -219,7 +244,7 @@ def test_bad_input_is_named(pocket_model, pocket_tokens, measured):
     sae, profile = measured
     with pytest.raises(InputError, match="carrier set is empty"):
         lh.joint_ablation(pocket_model, {HOOK: sae}, {HOOK: []}, {HOOK: profile}, pocket_tokens)
-    with pytest.raises(InputError, match="control 'norm' is unknown"):
+    with pytest.raises(InputError, match="kind='norm' is unknown"):
         lh.joint_ablation(pocket_model, {HOOK: sae}, {HOOK: [1]}, {HOOK: profile}, pocket_tokens, controls=("norm",))
     with pytest.raises(InputError, match="no SAE or no profile for 'elsewhere'"):
         lh.joint_ablation(pocket_model, {HOOK: sae}, {"elsewhere": [1]}, {HOOK: profile}, pocket_tokens)

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.lineages import Lineages, trace_lineages
@@ -78,10 +77,11 @@ def test_an_unknown_clock_is_refused():
 
 
 @given(st.integers(1, 60), st.integers(0, 60))
-def test_wilson_is_that_of_scipy(n, successes):
-    successes = min(successes, n)
-    reference = binomtest(successes, n).proportion_ci(method="wilson")
-    assert wilson_interval(successes, n) == pytest.approx((reference.low, reference.high), abs=1e-12)
+def test_the_ends_of_wilsons_interval_lie_1_96_standard_errors_of_their_own_away(n, successes):
+    share = min(successes, n) / n
+    for end in wilson_interval(min(successes, n), n):
+        assert 0 <= end <= 1
+        assert (share - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / n, abs=1e-6)
 
 
 def test_wilson_by_hand():

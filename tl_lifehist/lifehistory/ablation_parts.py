@@ -14,7 +14,7 @@ from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.effects import BATCH_SIZE, scored_losses
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.controls import require_carriers
-from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.metrics import interval
 from tl_lifehist.models import Hook, HookedModel
 from tl_lifehist.tokens import TokenSet
@@ -68,8 +68,10 @@ def single_ablation(
     return pd.DataFrame(rows, columns=["hook_name", "feature", "n_firings", "per_firing", "per_token"])
 
 
-def compare_roles(single: pd.DataFrame) -> dict[str, float]:
+def compare_roles(single: pd.DataFrame, *, min_features: int = 6) -> dict[str, float]:
     """Kruskal-Wallis of `per_firing` between root, mid and leaf: h, p, epsilon_squared, n (D17).
+
+    With fewer than `min_features` features all but n are NaN.
 
     How it can mislead: a large p alone is not "no difference"; read epsilon squared (share of rank variance) and n.
     """
@@ -80,7 +82,7 @@ def compare_roles(single: pd.DataFrame) -> dict[str, float]:
     table = single[single["role"].isin(["root", "mid", "leaf"])].dropna(subset=["per_firing"])
     groups = [g["per_firing"].to_numpy() for _, g in table.groupby("role") if len(g)]
     n = int(sum(len(g) for g in groups))
-    if len(groups) < 2 or n < 6 or np.ptp(np.concatenate(groups)) == 0:
+    if len(groups) < 2 or n < min_features or np.ptp(np.concatenate(groups)) == 0:
         return {"h": float("nan"), "p": float("nan"), "epsilon_squared": float("nan"), "n": n}
     h, p = kruskal(*groups)
     return {"h": float(h), "p": float(p), "epsilon_squared": float(h) / (n - 1), "n": n}
@@ -159,10 +161,22 @@ def ablation_regression(
     *,
     n_sets: int = 60,
     set_size: int | None = None,
+    set_share: float = 1 / 8,
+    n_bootstrap: int = 1000,
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Regress the load of random sets of alive features on their mass, rate and number of carriers (C6).
+
+    Args:
+        n_sets: random sets.
+        set_size: features of a set; by default `set_share` of the alive ones.
+        set_share: not read where `set_size` is given.
+        n_bootstrap: samples of sets for the intervals.
+        min_rate: of an alive feature.
+        min_count: of an alive feature.
 
     Returns:
         term, coefficient, low, high (95 %, bootstrap over sets), n: standardised coefficients, nats a standard
@@ -173,8 +187,8 @@ def ablation_regression(
     """
     rng = np.random.default_rng(seed)
     base = scored_losses(model, tokens, batch_size=batch_size)
-    alive = {name: np.flatnonzero(profiles[name].alive()) for name in carriers}
-    size = max(1, sum(len(a) for a in alive.values()) // 8) if set_size is None else set_size
+    alive = {name: np.flatnonzero(profiles[name].alive(min_rate=min_rate, min_count=min_count)) for name in carriers}
+    size = max(1, int(sum(len(a) for a in alive.values()) * set_share)) if set_size is None else set_size
     everything = [(name, int(f)) for name, a in alive.items() for f in a]
     loads, terms = [], []
     for _ in range(n_sets):
@@ -194,7 +208,7 @@ def ablation_regression(
     x = (x - x.mean(axis=0)) / np.where(x.std(axis=0) > 0, x.std(axis=0), 1)
     design = np.column_stack([np.ones(len(x)), x])
     fit = np.linalg.lstsq(design, y, rcond=None)[0]
-    picks = rng.integers(0, len(y), size=(1000, len(y)))
+    picks = rng.integers(0, len(y), size=(n_bootstrap, len(y)))
     boot = np.array([np.linalg.lstsq(design[i], y[i], rcond=None)[0] for i in picks])
     names = ["mass", "rate", "carriers"]
     return pd.DataFrame(

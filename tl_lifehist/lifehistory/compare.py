@@ -16,7 +16,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.contexts import top_contexts
 from tl_lifehist.lifehistory.lineages import trace_lineages
 from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, FeatureMatch, match_features, similarities
-from tl_lifehist.lifehistory.profiles import FeatureProfiles, profile_saes
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles, profile_saes
 from tl_lifehist.models import HookedModel
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.tokens import TokenSet
@@ -56,6 +56,9 @@ def compare_saes(
     train_tokens: TokenSet | None = None,
     training_tokens: int = 150_000,
     min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
     seed: int = 0,
 ) -> SAEComparison:
     """Match any two SAEs of one hook point, beside both noise floors (C1).
@@ -64,12 +67,22 @@ def compare_saes(
         tokens: text the profiles are taken on.
         train_tokens: text the three floor SAEs are trained on; `tokens` by default.
         training_tokens: rows each of them sees.
+        min_similarity: see `match_features`, as for the three that follow.
+        method: how the match is assigned.
+        min_rate: of an alive feature.
+        min_count: of an alive feature.
 
     Raises:
         InputError: an SAE of another width, an unknown hook point, fewer tokens than features.
     """
     profiles = [profile_saes(model, {hook_name: sae}, tokens)[hook_name] for sae in (sae_a, sae_b)]
-    match = match_features(*profiles, min_similarity=min_similarity)
+
+    def matched(a: FeatureProfiles, b: FeatureProfiles) -> FeatureMatch:
+        return match_features(
+            a, b, min_similarity=min_similarity, method=method, min_rate=min_rate, min_count=min_count
+        )
+
+    match = matched(*profiles)
     active = max(1, min(round(profiles[0].acts.nnz / profiles[0].n_rows), n_features(sae_a)))
     trained = []
     for init, order in ((0, 0), (0, 1), (1, 2)):
@@ -84,7 +97,7 @@ def compare_saes(
             training_tokens=training_tokens,
         )
         trained.append(profile_saes(model, {hook_name: one[hook_name].sae}, tokens)[hook_name])
-    floor = [match_features(trained[0], other, min_similarity=min_similarity) for other in trained[1:]]
+    floor = [matched(trained[0], other) for other in trained[1:]]
     return SAEComparison(
         match=match,
         rate=match.rate,
@@ -131,6 +144,9 @@ def life_of(
     *,
     hook_name: str | None = None,
     min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
     seed: int = 0,
 ) -> LifeOfFeature:
     """Trace one feature of an SAE of the finished model back through the series.
@@ -142,6 +158,10 @@ def life_of(
             along their lineages.
         tokens: text for the profiles.
         hook_name: where `sae` reads; by default what its metadata says.
+        min_similarity: see `match_features`, as for the three that follow.
+        method: how the match is assigned.
+        min_rate: of an alive feature.
+        min_count: of an alive feature.
 
     Raises:
         InputError: no such feature, a hook point without SAEs, or a feature that never fires on this text.
@@ -170,7 +190,9 @@ def life_of(
     chosen = np.array([feature])
     column = {step: _similarity(given, chosen, own[step, hook_name]) for step in steps}
     shuffled = {step: _similarity(given.permuted(seed), chosen, own[step, hook_name]) for step in steps}
-    lineages = trace_lineages(own, min_similarity=min_similarity).to_dataframe()
+    lineages = trace_lineages(
+        own, min_similarity=min_similarity, method=method, min_rate=min_rate, min_count=min_count
+    ).to_dataframe()
     last, best = steps[-1], int(np.argmax(column[steps[-1]]))
     mine = lineages.iloc[:0]
     if column[last][best] >= min_similarity:

@@ -60,7 +60,9 @@ def vocabulary_classes(tokenizer: Any, n: int) -> NDArray[np.bool_]:
     return np.array([token_class(decode(tokenizer, [i])) == "infrastructure" for i in range(n)])
 
 
-def content_classes(profile: FeatureProfiles, infrastructure: NDArray[np.bool_]) -> NDArray[Any]:
+def content_classes(
+    profile: FeatureProfiles, infrastructure: NDArray[np.bool_], *, min_mass_share: float = 0.5
+) -> NDArray[Any]:
     """Each feature's class (D24): "infrastructure" with half or more of its mass on such ids, or else "legible".
 
     A feature that never fires has no class and gets "".
@@ -68,6 +70,7 @@ def content_classes(profile: FeatureProfiles, infrastructure: NDArray[np.bool_])
     Args:
         profile: with `token_ids`.
         infrastructure: from `vocabulary_classes`.
+        min_mass_share: least share of the mass for "infrastructure" (ours).
 
     How it can mislead: it is the class of the tokens a feature fires on, not of what it says about them; a feature
     for the start of a sentence may fire on new lines only.
@@ -83,6 +86,6 @@ def content_classes(profile: FeatureProfiles, infrastructure: NDArray[np.bool_])
         )
     mass = by_token.T @ np.asarray(infrastructure, dtype=np.float64)[: by_token.shape[0]]
     total = np.asarray(by_token.sum(axis=0)).ravel()
-    # A hair of room, so that exactly half counts whatever the order of the sum
-    half = mass >= 0.5 * total * (1 - 1e-9)
-    return np.where(total <= 0, "", np.where(half, "infrastructure", "legible"))
+    # A hair of room, so that exactly that share counts whatever the order of the sum
+    enough = mass >= min_mass_share * total * (1 - 1e-9)
+    return np.where(total <= 0, "", np.where(enough, "infrastructure", "legible"))

@@ -11,14 +11,14 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.containment import containment_index
+from tl_lifehist.lifehistory.containment import MIN_LIFT, containment_index
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages, Profiles
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.metrics import interval
@@ -37,28 +37,30 @@ Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 
 
-def training_phase(step: int, last_step: int) -> str:
+def training_phase(step: int, last_step: int, *, onset_share: float = ONSET, phase_two_share: float = PHASE_TWO) -> str:
     """The phase of training (D20, ours but for the first bound): I up to 0.7 %, II up to 28 %, III after that.
 
     Fractions are rounded to a tenth of a percent, so that step 1,000 of 143,000 (0.699 %) closes phase I.
     """
     fraction = round(step / last_step, 3)
-    return "I" if fraction <= ONSET else "II" if fraction <= PHASE_TWO else "III"
+    return "I" if fraction <= onset_share else "II" if fraction <= phase_two_share else "III"
 
 
-def onset_step(steps: Sequence[int]) -> int:
+def onset_step(steps: Sequence[int], *, onset_share: float = ONSET) -> int:
     """The first checkpoint at or after 0.7 % of the last, rounded as in `training_phase`: 1,000 for Pythia (D21)."""
     last = max(steps)
-    return min(step for step in steps if last == 0 or round(step / last, 3) >= ONSET)
+    return min(step for step in steps if last == 0 or round(step / last, 3) >= onset_share)
 
 
 def roc_auc(labels: Bools, scores: Floats) -> float:
     """P(a positive scores above a negative) + P(they are equal) / 2; NaN without both classes."""
-    return _auc(labels, np.unique(scores, return_inverse=True)[1], np.ones(len(scores)))
+    return float(roc_auc_score(labels, scores)) if labels.any() and not labels.all() else float("nan")
 
 
 def _auc(labels: Bools, level: Ints, weights: Floats) -> float:
-    """The same from the ranks of the distinct scores, each row counted `weights` times: no sorting in a bootstrap."""
+    """The same from the ranks of the distinct scores, each row counted `weights` times: without sorting anew, a sample
+    of a bootstrap costs an eightieth.
+    """
     positive = np.bincount(level, weights=weights * labels)
     negative = np.bincount(level, weights=weights * ~labels)
     pairs = positive.sum() * negative.sum()
@@ -72,13 +74,13 @@ def precision_at(labels: Bools, scores: Floats, k: int) -> float:
     return float((labels[above].sum() + labels[at].mean() * (k - above.sum())) / k)
 
 
-def _at_onset(profiles: Mapping[str, FeatureProfiles] | Profiles) -> dict[str, FeatureProfiles]:
+def _at_onset(profiles: Mapping[str, FeatureProfiles] | Profiles, onset_share: float) -> dict[str, FeatureProfiles]:
     by_step: dict[int | None, dict[str, FeatureProfiles]] = {}
     for key, profile in profiles.items():
         step, name = (None, key) if isinstance(key, str) else key
         by_step.setdefault(step, {})[name] = profile
     steps = [step for step in by_step if step is not None]
-    return by_step[onset_step(steps) if steps else None] if by_step else {}
+    return by_step[onset_step(steps, onset_share=onset_share) if steps else None] if by_step else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +130,8 @@ class Forecast:
         *,
         min_rate: float = MIN_RATE,
         min_count: int = MIN_COUNT,
+        min_lift: float = MIN_LIFT,
+        onset_share: float = ONSET,
     ) -> pd.DataFrame:
         """Scores of another model's alive features by the classifier fitted on all lineages: hook_name, feature, score.
 
@@ -136,6 +140,8 @@ class Forecast:
                 taken by the rule of `onset_step`.
             min_rate: see `FeatureProfiles.alive`.
             min_count: see `FeatureProfiles.alive`.
+            min_lift: see `containment_index`; what the classifier was fitted with.
+            onset_share: see `onset_step`.
 
         How it can mislead: the scores rank; as probabilities they are off, since the classes were balanced.
 
@@ -144,9 +150,9 @@ class Forecast:
         """
         if self._model is None:
             raise InputError(f"This forecast has no classifier to predict with: {self.reason}")
-        at_onset = _at_onset(profiles)
+        at_onset = _at_onset(profiles, onset_share)
         alive = {h: np.flatnonzero(p.alive(min_rate=min_rate, min_count=min_count)) for h, p in at_onset.items()}
-        table = _measure(at_onset, alive, None)
+        table = _measure(at_onset, alive, None, min_lift)
         score = self._model.predict_proba(table[PREDICTORS].to_numpy())[:, 1] if len(table) else np.zeros(0)
         return table[["hook_name", "feature"]].assign(score=score)
 
@@ -157,14 +163,21 @@ def predict_carriers(
     carriers: Carriers,
     *,
     onset: int | None = None,
+    onset_share: float = ONSET,
     saes: Any | None = None,
-    seed: int = 0,
+    min_lift: float = MIN_LIFT,
+    min_positives: int = MIN_POSITIVES,
+    n_folds: int = N_FOLDS,
     n_repeats: int = 20,
     n_permutations: int = 200,
+    n_bootstrap: int = N_BOOTSTRAP,
+    inverse_penalty: float = 1.0,
+    seed: int = 0,
 ) -> Forecast:
     """Predict from entropy, containment index and strength at the onset which features become carriers (D21).
 
-    Logistic regression (standardised, L2, C = 1, balanced classes); stratified 5 folds x `n_repeats`, by lineage.
+    Logistic regression (standardised, L2, C = `inverse_penalty`, balanced classes); stratified `n_folds` folds x
+    `n_repeats`, by lineage.
 
     Baselines: log firing rate alone; ours with log firing rate; decoder geometry (largest cosine to another alive
     decoder row of the layer, cosine with their mean direction, mean square cosine; needs `saes`); labels permuted (one
@@ -174,11 +187,19 @@ def predict_carriers(
         profiles: `{(step, hook_name): FeatureProfiles}`, with `residual_norm`.
         lineages: from `trace_lineages` on the same profiles.
         carriers: from `lineages.carriers()`.
-        onset: the checkpoint to measure at; None is the first at or after 0.7 % of training.
+        onset: the checkpoint to measure at; None is the first at or after `onset_share` of training.
+        onset_share: see `onset_step`.
         saes: `saes.at(step)` gives the SAEs by hook point; without it the geometry baseline is left out.
+        min_lift: see `containment_index`.
+        min_positives: least number of features of either class (ours).
+        n_folds: stratified folds.
+        n_repeats: how often the folds are drawn anew.
+        n_permutations: draws of permuted labels.
+        n_bootstrap: samples of lineages for the intervals.
+        inverse_penalty: scikit-learn's C.
 
-    With fewer than 10 positives or negatives, or an onset at the last checkpoint, the figures are NaN and `reason` says
-    why.
+    With fewer than `min_positives` positives or negatives, or an onset at the last checkpoint, the figures are NaN and
+    `reason` says why.
 
     How it can mislead: entropy nearly is log firing rate, and broad features are matched more easily, so a high AUC
     may say "frequent features persist" and no more: the rate baseline decides. The interval holds the fitted scores
@@ -187,12 +208,12 @@ def predict_carriers(
     Raises:
         InputError: an onset without profiles, or profiles without `residual_norm`.
     """
-    onset = onset_step(lineages.steps) if onset is None else onset
+    onset = onset_step(lineages.steps, onset_share=onset_share) if onset is None else onset
     if onset not in lineages.steps or any((onset, h) not in profiles for h in lineages.hook_names):
         raise InputError(f"There are no profiles at the onset {onset}; the checkpoints are {list(lineages.steps)}.")
     at_onset = {h: profiles[onset, h] for h in lineages.hook_names}
     alive = {h: np.asarray(lineages.alive[onset, h]) for h in lineages.hook_names}
-    table = _measure(at_onset, alive, None if saes is None else saes.at(onset))
+    table = _measure(at_onset, alive, None if saes is None else saes.at(onset), min_lift)
     here = lineages.to_dataframe().query("step == @onset")[["hook_name", "feature", "lineage"]]
     table = table.merge(here, on=["hook_name", "feature"], how="left", validate="one_to_one")
     table["label"] = table["lineage"].isin(carriers.lineages)
@@ -201,20 +222,22 @@ def predict_carriers(
     reason = None
     if onset == lineages.steps[-1]:
         reason = f"The onset {onset} is the last checkpoint, so nothing is left to forecast."
-    elif scarce < MIN_POSITIVES:
+    elif scarce < min_positives:
         which = "become carriers" if labels.sum() <= (~labels).sum() else "do not become carriers"
-        reason = f"Of {len(labels)} features alive at step {onset} only {scarce} {which}: {MIN_POSITIVES} are needed."
+        reason = f"Of {len(labels)} features alive at step {onset} only {scarce} {which}: {min_positives} are needed."
     score, model, rows = np.full(len(labels), np.nan), None, []
     own = dict.fromkeys(COLUMNS, float("nan"))
     if reason is None:
+        fit = Classifier(n_folds, inverse_penalty)
         predictors = table[PREDICTORS].to_numpy()
-        score, model = _out_of_fold(predictors, labels, n_repeats, seed), _classifier().fit(predictors, labels)
-        own = _figures(labels, score, seed)
+        score, model = fit.out_of_fold(predictors, labels, n_repeats, seed), fit(predictors, labels)
+        own = _figures(labels, score, n_bootstrap, seed)
         for name, columns in _baselines(saes is not None).items():
-            other = _out_of_fold(table[columns].to_numpy(), labels, n_repeats, seed)
-            rows.append((name, {**_figures(labels, other, seed), **_gain(labels, score, other, seed)}))
-        rows.append(("label permutation", _permuted(predictors, labels, n_permutations, seed)))
-        rows.append(("leave one layer out", _figures(labels, _left_out(table, labels), seed)))
+            other = fit.out_of_fold(table[columns].to_numpy(), labels, n_repeats, seed)
+            gain = _gain(labels, score, other, n_bootstrap, seed)
+            rows.append((name, {**_figures(labels, other, n_bootstrap, seed), **gain}))
+        rows.append(("label permutation", _permuted(fit, predictors, labels, n_permutations, seed)))
+        rows.append(("leave one layer out", _figures(labels, _left_out(fit, table, labels), n_bootstrap, seed)))
     baselines = pd.DataFrame(
         [{"predictor": name, **row, "n": len(labels), "n_positive": int(labels.sum())} for name, row in rows],
         columns=["predictor", *COLUMNS, "gain_low", "gain_high", "n", "n_positive"],
@@ -239,9 +262,12 @@ def _baselines(geometry: bool) -> dict[str, list[str]]:
 
 
 def _measure(
-    profiles: Mapping[str, FeatureProfiles], alive: Mapping[str, Ints], saes: Mapping[str, Dictionary] | None
+    profiles: Mapping[str, FeatureProfiles],
+    alive: Mapping[str, Ints],
+    saes: Mapping[str, Dictionary] | None,
+    min_lift: float,
 ) -> pd.DataFrame:
-    index = containment_index(profiles, alive=alive)
+    index = containment_index(profiles, min_lift=min_lift, alive=alive)
     parts = []
     for name, profile in profiles.items():
         chosen = alive[name]
@@ -277,34 +303,41 @@ def _geometry(sae: Dictionary, features: Ints) -> tuple[Floats, Floats, Floats]:
     return nearest_cosine, mean_cosine, mean_square
 
 
-def _classifier() -> Any:
-    return make_pipeline(StandardScaler(), LogisticRegression(C=1.0, class_weight="balanced", max_iter=1000))
+@dataclass(frozen=True)
+class Classifier:
+    """How every classifier of a forecast is fitted."""
+
+    n_folds: int
+    inverse_penalty: float
+
+    def __call__(self, x: Floats, labels: Bools) -> Any:
+        regression = LogisticRegression(C=self.inverse_penalty, class_weight="balanced", max_iter=1000)
+        return make_pipeline(StandardScaler(), regression).fit(x, labels)
+
+    def out_of_fold(self, x: Floats, labels: Bools, n_repeats: int, seed: int) -> Floats:
+        """Mean over the repeats of each row's probability under the classifier of the folds that leave it out."""
+        total = np.zeros(len(labels))
+        for repeat in range(n_repeats):
+            state = int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
+            folds = StratifiedKFold(self.n_folds, shuffle=True, random_state=state)
+            for train, test in folds.split(x, labels):
+                total[test] += self(x[train], labels[train]).predict_proba(x[test])[:, 1]
+        return total / n_repeats
 
 
-def _out_of_fold(x: Floats, labels: Bools, n_repeats: int, seed: int) -> Floats:
-    """Mean over the repeats of each row's probability under the classifier of the folds that leave it out."""
-    total = np.zeros(len(labels))
-    for repeat in range(n_repeats):
-        state = int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
-        folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=state)
-        for train, test in folds.split(x, labels):
-            total[test] += _classifier().fit(x[train], labels[train]).predict_proba(x[test])[:, 1]
-    return total / n_repeats
-
-
-def _figures(labels: Bools, score: Floats, seed: int | None) -> dict[str, float]:
-    """The columns of a forecast's row, without an interval when `seed` is None; rows without a score are left out."""
+def _figures(labels: Bools, score: Floats, n_bootstrap: int, seed: int) -> dict[str, float]:
+    """The columns of a forecast's row, without an interval where `n_bootstrap` is 0; rows without a score are left
+    out.
+    """
     kept = np.isfinite(score)
     labels, score = labels[kept], score[kept]
     if not labels.any() or labels.all():
         return dict.fromkeys(COLUMNS, float("nan"))
-    draws = np.zeros(0)
-    if seed is not None:
-        generator, level = np.random.default_rng(seed), np.unique(score, return_inverse=True)[1]
-        counts = (
-            np.bincount(generator.integers(0, len(score), len(score)), minlength=len(score)) for _ in range(N_BOOTSTRAP)
-        )
-        draws = np.array([_auc(labels, level, count.astype(float)) for count in counts])
+    generator, level = np.random.default_rng(seed), np.unique(score, return_inverse=True)[1]
+    draws = np.zeros(n_bootstrap)
+    for draw in range(n_bootstrap):
+        weight = np.bincount(generator.integers(0, len(score), len(score)), minlength=len(score)).astype(float)
+        draws[draw] = _auc(labels, level, weight)
     low, high = interval(draws)
     k, tenth = int(labels.sum()), max(1, round(len(labels) / 10))
     precision = precision_at(labels, score, k)
@@ -319,26 +352,26 @@ def _figures(labels: Bools, score: Floats, seed: int | None) -> dict[str, float]
     }
 
 
-def _gain(labels: Bools, score: Floats, other: Floats, seed: int) -> dict[str, float]:
+def _gain(labels: Bools, score: Floats, other: Floats, n_bootstrap: int, seed: int) -> dict[str, float]:
     """95 % interval of our AUC minus the baseline's, resampling lineages for both at once."""
     generator = np.random.default_rng(seed)
     ours, theirs = (np.unique(s, return_inverse=True)[1] for s in (score, other))
-    draws = np.zeros(N_BOOTSTRAP)
-    for draw in range(N_BOOTSTRAP):
+    draws = np.zeros(n_bootstrap)
+    for draw in range(n_bootstrap):
         weight = np.bincount(generator.integers(0, len(score), len(score)), minlength=len(score)).astype(float)
         draws[draw] = _auc(labels, ours, weight) - _auc(labels, theirs, weight)
     low, high = interval(draws)
     return {"gain_low": low, "gain_high": high}
 
 
-def _permuted(x: Floats, labels: Bools, n_permutations: int, seed: int) -> dict[str, float]:
+def _permuted(fit: Classifier, x: Floats, labels: Bools, n_permutations: int, seed: int) -> dict[str, float]:
     """Mean figures under permuted labels, and the central 95 % of their AUC."""
     generator = np.random.default_rng(seed)
     rows = []
     for draw in range(n_permutations):
         shuffled = generator.permutation(labels)
-        score = _out_of_fold(x, shuffled, 1, seed + draw)
-        rows.append(_figures(shuffled, score, None))
+        score = fit.out_of_fold(x, shuffled, 1, seed + draw)
+        rows.append(_figures(shuffled, score, 0, seed))
     if not rows:
         return dict.fromkeys(COLUMNS, float("nan"))
     low, high = interval(np.array([row["auc"] for row in rows]))
@@ -346,12 +379,12 @@ def _permuted(x: Floats, labels: Bools, n_permutations: int, seed: int) -> dict[
     return {**means, "low": low, "high": high}
 
 
-def _left_out(table: pd.DataFrame, labels: Bools) -> Floats:
+def _left_out(fit: Classifier, table: pd.DataFrame, labels: Bools) -> Floats:
     """Each layer's scores by a classifier of the other layers; NaN where these lack one of the classes."""
     x, layer = table[PREDICTORS].to_numpy(), table["hook_name"].to_numpy()
     score = np.full(len(labels), np.nan)
     for name in pd.unique(layer):
         train = layer != name
         if labels[train].any() and not labels[train].all():
-            score[~train] = _classifier().fit(x[train], labels[train]).predict_proba(x[~train])[:, 1]
+            score[~train] = fit(x[train], labels[train]).predict_proba(x[~train])[:, 1]
     return score

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.effects import BATCH_SIZE, scored_losses
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.interventions import FeatureAblation
+from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST
 from tl_lifehist.lifehistory.controls import (
     KINDS,
     MAX_SMD,
@@ -26,10 +27,13 @@ from tl_lifehist.lifehistory.controls import (
     require_carriers,
     with_role,
 )
-from tl_lifehist.lifehistory.profiles import FeatureProfiles
-from tl_lifehist.metrics import bootstrap_mean, interval
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.metrics import bootstrap_mean
 from tl_lifehist.models import HookedModel
+from tl_lifehist.nulls import Null
 from tl_lifehist.tokens import TokenSet
+
+MAX_P = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,13 @@ def joint_ablation(
     form: str = "subtract",
     batch_size: int = BATCH_SIZE,
     among: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
+    n_nearest: int = N_NEAREST,
+    caliper: float = CALIPER,
+    max_unmatched: float = MAX_UNMATCHED,
+    max_smd: float = MAX_SMD,
+    max_p: float = MAX_P,
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
     progress: Callable[[int], Any] | None = None,
 ) -> JointAblation:
     """Joint cost of the carriers at every hook point in one pass, against matched control sets (D18, D19).
@@ -94,15 +105,21 @@ def joint_ablation(
         form: as in `FeatureAblation`.
         among: further mass-matched kinds by name, with their candidates by hook point (for instance seed-stable
             features).
+        n_nearest: see `draw_controls`.
+        caliper: see `draw_controls`.
+        max_unmatched: share of carriers without an equal, above which a kind is not testable.
+        max_smd: standardised difference of the matched quantity, above which a kind is not testable (ours).
+        max_p: largest p of the verdict "beyond".
+        min_rate: of an alive feature.
+        min_count: of an alive feature.
         progress: called with 1 after each control.
 
     Raises:
         InputError: an empty carrier set, an unknown kind of control, a hook point without SAE or profile.
     """
     require_carriers(carriers)
-    unknown = [kind for kind in controls if kind not in KINDS]
-    if unknown:
-        raise InputError(f"The control {unknown[0]!r} is unknown: use {', '.join(KINDS)}.")
+    for kind in controls:
+        one_of("kind", kind, KINDS)
     missing = [name for name in carriers if name not in saes or name not in profiles]
     if missing:
         raise InputError(
@@ -136,19 +153,30 @@ def joint_ablation(
     documents = tokens.documents[tokens.scored].numpy()
     rows, balance = [], []
     for i, (label, kind, candidates) in enumerate(plan):
-        draws = draw_controls(profiles, carriers, kind=kind, n_draws=n_draws, seed=seed + 1000 * i, among=candidates)
+        draws = draw_controls(
+            profiles,
+            carriers,
+            kind=kind,
+            n_draws=n_draws,
+            seed=seed + 1000 * i,
+            among=candidates,
+            n_nearest=n_nearest,
+            caliper=caliper,
+            min_rate=min_rate,
+            min_count=min_count,
+        )
         unmatched = float(np.mean([d.unmatched_share for d in draws])) if draws else 0.0
         gaps = balance_of(draws, profiles)
         matched = {"rate": "smd_log_rate", "mass": "smd_log_mass"}.get(kind)
-        level = matched is None or abs(gaps[matched]) <= MAX_SMD
-        testable = unmatched <= MAX_UNMATCHED and level and any(any(c) for d in draws for c in d.controls.values())
+        level = matched is None or abs(gaps[matched]) <= max_smd
+        testable = unmatched <= max_unmatched and level and any(any(c) for d in draws for c in d.controls.values())
         kind_rows = []
         for draw in draws if testable else []:
             kind_rows.append((label, draw.draw, cost(draw.controls), cost(draw.carriers)))
             if progress is not None:
                 progress(1)
         rows += kind_rows
-        balance.append(_verdict(label, draws, kind_rows, unmatched, gaps))
+        balance.append(_verdict(label, draws, kind_rows, unmatched, gaps, max_p))
     table = pd.DataFrame(balance)
     return JointAblation(
         delta_ce=observed,
@@ -168,23 +196,22 @@ def _verdict(
     rows: Sequence[tuple[str, int, float, float]],
     unmatched: float,
     gaps: Mapping[str, float],
+    max_p: float,
 ) -> dict[str, Any]:
     control = np.array([row[2] for row in rows])
     against = np.array([row[3] for row in rows])
-    if len(rows):
-        p = float((1 + (control >= against).sum()) / (len(rows) + 1))
-        low, high = interval(control)
-        verdict = "beyond" if p <= 0.05 else "within"
-    else:
-        p, low, high, verdict = float("nan"), float("nan"), float("nan"), "not testable"
+    null = Null(float(against.mean()) if len(rows) else float("nan"), control)
+    # a draw is compared with its own carriers, which are a random part of them where the controls are too few
+    p = Null(0.0, control - against).p
+    verdict = ("beyond" if p <= max_p else "within") if len(rows) else "not testable"
     return {
         "kind": kind,
         "n_draws": len(rows),
-        "carriers": float(against.mean()) if len(rows) else float("nan"),
-        "control_mean": float(control.mean()) if len(rows) else float("nan"),
-        "control_sd": float(control.std()) if len(rows) else float("nan"),
-        "low": low,
-        "high": high,
+        "carriers": null.observed,
+        "control_mean": null.mean,
+        "control_sd": null.sd,
+        "low": null.low,
+        "high": null.high,
         "p": p,
         "unmatched_share": unmatched,
         **gaps,

@@ -26,6 +26,7 @@ from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfile
 
 Profiles = Mapping[tuple[int, str], FeatureProfiles]
 Features = NDArray[np.integer]
+MIN_SHARE = 2 / 3
 COLUMNS = ["lineage", "hook_name", "step", "feature", "similarity"]
 
 
@@ -142,12 +143,18 @@ class Lineages:
         return pd.DataFrame(rows, columns=["hook_name", "birth", "step", "n_born", "n_alive", "survival"])
 
     def carriers(
-        self, *, min_snapshots: int | None = None, consecutive: bool = True, alive_at_end: bool = True
+        self,
+        *,
+        min_snapshots: int | None = None,
+        min_share: float = MIN_SHARE,
+        consecutive: bool = True,
+        alive_at_end: bool = True,
     ) -> Carriers:
         """Lineages stable in at least `min_snapshots` of the checkpoints after initialisation (D9).
 
         Args:
-            min_snapshots: by default two thirds, rounded up, of the checkpoints after step 0: 4 of 6 [P].
+            min_snapshots: by default `min_share`, rounded up, of the checkpoints after step 0: 4 of 6 [P].
+            min_share: two thirds [P]; not read where `min_snapshots` is given.
             consecutive: the stable checkpoints must follow each other (ours).
             alive_at_end: the lineage must reach the last checkpoint (ours: what is ablated in the final model must
                 exist there).
@@ -156,7 +163,8 @@ class Lineages:
             InputError: more snapshots asked for than there are checkpoints after initialisation.
         """
         trained = [step for step in self.steps if step > 0]
-        wanted = math.ceil(2 * len(trained) / 3) if min_snapshots is None else min_snapshots
+        # a hair of room, so that 0.55 of 100 is 55 although the product lies above it
+        wanted = math.ceil(min_share * len(trained) - 1e-9) if min_snapshots is None else min_snapshots
         if not 1 <= wanted <= len(trained):
             raise InputError(
                 f"min_snapshots={wanted} is not between 1 and the {len(trained)} checkpoints after step 0."

@@ -118,6 +118,8 @@ def similarities(
     def candidates(start: int) -> tuple[Ints, Ints]:
         product = sp.csr_array(head[:, start : start + _BLOCK].T @ right)
         row = start + np.repeat(np.arange(product.shape[0]), np.diff(product.indptr))
+        # Invariant: covariance = head @ b - head_sum mean_b + (what was left out) @ (b - mean_b), the last at most
+        # dropped * scale_b; so a pair whose product stays below `needed` has a correlation below min_similarity.
         needed = least[row] * scale_b[product.indices] + head_sum[row] * mean_b[product.indices]
         kept = (product.data >= needed * _SLACK) & (needed > 0)
         return row[kept], product.indices[kept].astype(np.int64)
@@ -243,6 +245,19 @@ def _dense_then_drop(
     return rows[accepted], columns[accepted], np.minimum(value[accepted], 1.0)
 
 
-def rematch_rate(a: FeatureProfiles, b: FeatureProfiles, *, min_similarity: float = MIN_SIMILARITY) -> float:
-    """Accepted gated matches over the alive features of `a`: what SAE noise leaves when both read one model (C1)."""
-    return match_features(a, b, min_similarity=min_similarity).rate
+def rematch_rate(
+    a: FeatureProfiles,
+    b: FeatureProfiles,
+    *,
+    min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
+) -> float:
+    """Accepted matches over the alive features of `a`: what SAE noise leaves when both read one model (C1).
+
+    The arguments are those of `match_features`.
+    """
+    return match_features(
+        a, b, min_similarity=min_similarity, method=method, min_rate=min_rate, min_count=min_count
+    ).rate

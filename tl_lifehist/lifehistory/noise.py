@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.lineages import trace_lineages
+from tl_lifehist.lifehistory.lineages import MIN_SHARE, trace_lineages
 from tl_lifehist.lifehistory.matching import MIN_SIMILARITY, match_features
-from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.nulls import Null
 
 LEVELS = ("data", "init")
@@ -26,18 +26,32 @@ def rematch_table(
     replicates: Mapping[tuple[int, str], Mapping[str, FeatureProfiles]],
     *,
     min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
 ) -> pd.DataFrame:
     """Re-match rates within checkpoints: step, hook_name, level, replicate, matched, n_alive, rate (C1).
 
     Args:
         base: the run's own profiles by (step, hook point).
         replicates: `{(step, "data1"): {hook_name: profiles}}`; the name is the level and a number.
+        min_similarity: see `match_features`, as for the three that follow.
+        method: how the match is assigned.
+        min_rate: of an alive feature.
+        min_count: of an alive feature.
     """
     rows = []
     for (step, replicate), at_step in replicates.items():
         level = replicate.rstrip("0123456789")
         for hook_name, profile in at_step.items():
-            match = match_features(base[step, hook_name], profile, min_similarity=min_similarity)
+            match = match_features(
+                base[step, hook_name],
+                profile,
+                min_similarity=min_similarity,
+                method=method,
+                min_rate=min_rate,
+                min_count=min_count,
+            )
             alive = len(match.pairs) + len(match.unmatched_a)
             rows.append((step, hook_name, level, replicate, len(match.pairs), alive, match.rate))
     columns = ["step", "hook_name", "level", "replicate", "matched", "n_alive", "rate"]
@@ -58,15 +72,23 @@ def floors(rematch: pd.DataFrame, hook_name: str, step: int) -> dict[str, float]
 
 
 def rematch_frequencies(
-    base: FeatureProfiles, others: Sequence[FeatureProfiles], *, min_similarity: float = MIN_SIMILARITY
+    base: FeatureProfiles,
+    others: Sequence[FeatureProfiles],
+    *,
+    min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
 ) -> NDArray[np.float64]:
     """For each alive feature of `base`, in how many of the other trainings it is matched: `[alive, replicate]` of
-    0 and 1.
+    0 and 1. The keyword arguments are those of `match_features`.
     """
-    alive = np.flatnonzero(base.alive())
+    alive = np.flatnonzero(base.alive(min_rate=min_rate, min_count=min_count))
     columns = []
     for other in others:
-        match = match_features(base, other, min_similarity=min_similarity)
+        match = match_features(
+            base, other, min_similarity=min_similarity, method=method, min_rate=min_rate, min_count=min_count
+        )
         columns.append(np.isin(alive, match.pairs[:, 0]))
     return np.stack(columns, axis=1).astype(np.float64) if columns else np.zeros((len(alive), 0))
 
@@ -154,16 +176,50 @@ def unrelated_null(
     profiles: Mapping[tuple[int, str], FeatureProfiles],
     *,
     min_snapshots: int | None = None,
+    min_share: float = MIN_SHARE,
+    consecutive: bool = True,
+    alive_at_end: bool = True,
     n_draws: int = 3,
     seed: int = 0,
+    transformed: float | None = None,
+    max_gap: int = 0,
     min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
 ) -> CarrierNull:
-    """Carriers left when the rows of every profile are shuffled: chance matches, about 0 (C1, C3)."""
+    """Carriers left when the rows of every profile are shuffled: chance matches, about 0 (C1, C3).
+
+    Args:
+        profiles: those that the observed lineages were traced in.
+        min_snapshots: as the observed carriers were chosen, see `Lineages.carriers`; so the three that follow.
+        min_share: of the checkpoints after step 0.
+        consecutive: whether these follow each other.
+        alive_at_end: whether the last checkpoint is one of them.
+        n_draws: how often the rows are shuffled.
+        transformed: as the observed lineages were traced, see `trace_lineages`; so the five that follow.
+        max_gap: checkpoints that a lineage may skip.
+        min_similarity: of a match.
+        method: how the match is assigned.
+        min_rate: of an alive feature.
+        min_count: of an alive feature.
+    """
     counts = []
     for draw in range(n_draws):
         shuffled = {key: p.permuted(seed + 7919 * draw + 31 * i) for i, (key, p) in enumerate(profiles.items())}
-        lineages = trace_lineages(shuffled, min_similarity=min_similarity)
-        counts.append(len(lineages.carriers(min_snapshots=min_snapshots)))
+        lineages = trace_lineages(
+            shuffled,
+            min_similarity=min_similarity,
+            method=method,
+            transformed=transformed,
+            max_gap=max_gap,
+            min_rate=min_rate,
+            min_count=min_count,
+        )
+        chosen = lineages.carriers(
+            min_snapshots=min_snapshots, min_share=min_share, consecutive=consecutive, alive_at_end=alive_at_end
+        )
+        counts.append(len(chosen))
     return CarrierNull(np.array(counts, dtype=np.int64))
 
 
@@ -172,13 +228,19 @@ def seed_stable(
     replicates: Sequence[Mapping[str, FeatureProfiles]],
     *,
     min_similarity: float = MIN_SIMILARITY,
+    method: str = "gated",
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
 ) -> dict[str, list[int]]:
     """Alive features found again in every replicate, by hook point: stable under SAE training, whatever their
-    history.
+    history. The keyword arguments are those of `match_features`.
     """
     stable = {}
     for name, profile in base.items():
-        matched = rematch_frequencies(profile, [r[name] for r in replicates], min_similarity=min_similarity)
-        alive = np.flatnonzero(profile.alive())
+        others = [r[name] for r in replicates]
+        matched = rematch_frequencies(
+            profile, others, min_similarity=min_similarity, method=method, min_rate=min_rate, min_count=min_count
+        )
+        alive = np.flatnonzero(profile.alive(min_rate=min_rate, min_count=min_count))
         stable[name] = alive[matched.all(axis=1)].tolist() if matched.shape[1] else []
     return stable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,12 +34,13 @@ class FeatureProfiles:
         step: the checkpoint.
         hook_name: where the SAE reads.
         acts: codes, sparse `[row, feature]`, not negative; rows are the valid positions in order. Feature indices are
-            the SAE's own everywhere. Values up to 1e-6 count as not firing and are dropped (D2).
+            the SAE's own everywhere. Values up to `firing_threshold` count as not firing and are dropped (D2).
         residual_norm: mean norm of the activations at the hook point; needed by `strength`.
         token_ids: vocabulary id of each row; needed by `vocabulary_entropy` and by content classes.
         documents: document of each row.
         decoder_norm: norm of what one unit of each feature adds; None means unit directions, as in a SAELens
             inference SAE.
+        firing_threshold: the largest code that is no firing (D2).
 
     How it can mislead: all later steps see features only through these tokens. A feature for something that the text
     does not contain is dead here, whatever it does elsewhere.
@@ -52,6 +53,7 @@ class FeatureProfiles:
     token_ids: NDArray[np.integer] | None = None
     documents: NDArray[np.integer] | None = None
     decoder_norm: NDArray[np.floating] | None = None
+    firing_threshold: float = FIRING_THRESHOLD
 
     def __post_init__(self) -> None:
         matrix = sp.csc_array(self.acts)
@@ -63,9 +65,9 @@ class FeatureProfiles:
             raise InputError(
                 f"The codes at step {self.step}, {self.hook_name!r} hold negative values: profiles need codes >= 0."
             )
-        if matrix.nnz and matrix.data.min() <= FIRING_THRESHOLD:
+        if matrix.nnz and matrix.data.min() <= self.firing_threshold:
             matrix = matrix.copy()
-            matrix.data[matrix.data <= FIRING_THRESHOLD] = 0
+            matrix.data[matrix.data <= self.firing_threshold] = 0
             matrix.eliminate_zeros()
         matrix.sort_indices()
         for name, length in (
@@ -171,15 +173,13 @@ class FeatureProfiles:
     def permuted(self, seed: int) -> FeatureProfiles:
         """The same codes with the rows shuffled: what is left of any match is chance (C3)."""
         order = np.random.default_rng(seed).permutation(self.n_rows)
-        return FeatureProfiles(
-            self.step, self.hook_name, sp.csr_array(self.acts)[order], self.residual_norm, None, None, self.decoder_norm
-        )
+        return replace(self, acts=sp.csr_array(self.acts)[order], token_ids=None, documents=None)
 
     def select_rows(self, keep: Bools) -> FeatureProfiles:
         """The profiles over some of the rows: some documents, or without frequent tokens (C3, C11)."""
         ids, documents = (None if v is None else np.asarray(v)[keep] for v in (self.token_ids, self.documents))
         acts = sp.csr_array(self.acts)[np.flatnonzero(keep)]
-        return FeatureProfiles(self.step, self.hook_name, acts, self.residual_norm, ids, documents, self.decoder_norm)
+        return replace(self, acts=acts, token_ids=ids, documents=documents)
 
 
 def column_of(matrix: sp.csc_array) -> NDArray[np.integer]:
@@ -200,11 +200,22 @@ def _column_entropy(matrix: sp.csc_array, scale: float) -> Floats:
 
 @torch.no_grad()
 def profile_saes(
-    model: HookedModel, saes: Mapping[str, Dictionary], tokens: TokenSet, *, step: int = 0, batch_size: int = BATCH_SIZE
+    model: HookedModel,
+    saes: Mapping[str, Dictionary],
+    tokens: TokenSet,
+    *,
+    step: int = 0,
+    firing_threshold: float = FIRING_THRESHOLD,
+    batch_size: int = BATCH_SIZE,
 ) -> dict[str, FeatureProfiles]:
     """Profiles of every SAE at one checkpoint, from one forward pass: `{hook_name: FeatureProfiles}`.
 
     Memory follows the number of firings, not tokens times features.
+
+    Args:
+        step: the checkpoint that the model is.
+        firing_threshold: the largest code that is no firing (D2).
+        batch_size: sequences in one pass.
 
     Raises:
         InputError: an unknown hook point, an SAE of another width, activations that are NaN (with step, hook point and
@@ -217,7 +228,7 @@ def profile_saes(
         for batch in stream_activations(model, list(saes), tokens, batch_size=batch_size):
             for name, rows in batch.items():
                 require_width(saes[name], rows.shape[1], name)
-                parts[name].append(_sparse_codes(saes[name], rows))
+                parts[name].append(_sparse_codes(saes[name], rows, firing_threshold))
                 norms[name] += float(rows.double().norm(dim=1).sum())
     except NonFiniteActivations as error:
         raise NonFiniteActivations(f"Step {step}: {error}") from error
@@ -230,18 +241,19 @@ def profile_saes(
             token_ids=tokens.row_tokens,
             documents=tokens.row_documents,
             decoder_norm=decoder_directions(sae).double().norm(dim=1).cpu().numpy(),
+            firing_threshold=firing_threshold,
         )
         for name, sae in saes.items()
     }
 
 
-def _sparse_codes(sae: Dictionary, rows: torch.Tensor) -> sp.csr_array:
+def _sparse_codes(sae: Dictionary, rows: torch.Tensor, threshold: float) -> sp.csr_array:
     codes = sae.encode(rows.to(sae.W_dec))
     if not bool(torch.isfinite(codes).all()):
         raise NonFiniteActivations(
             "An SAE gives NaN or infinite codes for finite activations: train it again, with a lower lr."
         )
-    row, feature = (codes.abs() > FIRING_THRESHOLD).nonzero(as_tuple=True)
+    row, feature = (codes.abs() > threshold).nonzero(as_tuple=True)
     data = codes[row, feature].float().cpu().numpy()
     return sp.csr_array((data, (row.cpu().numpy(), feature.cpu().numpy())), shape=tuple(codes.shape))
 
@@ -252,6 +264,7 @@ def activation_profiles(
     tokens: TokenSet,
     *,
     steps: Iterable[int] | None = None,
+    firing_threshold: float = FIRING_THRESHOLD,
     batch_size: int = BATCH_SIZE,
 ) -> dict[tuple[int, str], FeatureProfiles]:
     """Profiles at every checkpoint and hook point: `{(step, hook_name): FeatureProfiles}` (D4).
@@ -261,9 +274,13 @@ def activation_profiles(
         saes: what `train_saes` returns: `saes.at(step)` gives the SAEs of a checkpoint by hook point.
         tokens: the evaluation tokens, the same for every checkpoint.
         steps: some of the checkpoints; all by default.
+        firing_threshold: the largest code that is no firing (D2).
+        batch_size: sequences in one pass.
     """
     profiles: dict[tuple[int, str], FeatureProfiles] = {}
     for step in list(series if steps is None else steps):
-        at_step = profile_saes(series[step], saes.at(step), tokens, step=step, batch_size=batch_size)
+        at_step = profile_saes(
+            series[step], saes.at(step), tokens, step=step, firing_threshold=firing_threshold, batch_size=batch_size
+        )
         profiles.update({(step, name): profile for name, profile in at_step.items()})
     return profiles

@@ -5,39 +5,42 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
 from tl_lifehist.errors import InputError, one_of
-from tl_lifehist.lifehistory.forecast import onset_step
+from tl_lifehist.lifehistory.forecast import ONSET, onset_step
 from tl_lifehist.lifehistory.lineages import Lineages, Profiles
 
-Z95 = 1.959963984540054
 N_GROUPS = 10
 COLUMNS = ["decile", "entropy_low", "entropy_high", "n", "survival", "low", "high", "survival_by_rate"]
 
 
 def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """95 % score interval of a proportion (Wilson 1927); NaN when `n` is 0.
-
-    (p + z²/2n ± z sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n), p = successes / n.
-    """
+    """95 % score interval of a proportion (Wilson 1927); NaN when `n` is 0."""
     if n == 0:
         return float("nan"), float("nan")
-    p, square = successes / n, Z95**2
-    centre = p + square / (2 * n)
-    half = Z95 * np.sqrt(p * (1 - p) / n + square / (4 * n**2))
-    low, high = (centre - half) / (1 + square / n), (centre + half) / (1 + square / n)
-    return max(0.0, float(low)), min(1.0, float(high))
+    found = binomtest(successes, n).proportion_ci(confidence_level=0.95, method="wilson")
+    return float(found.low), float(found.high)
 
 
-def survival_by_entropy(profiles: Profiles, lineages: Lineages, *, onset: int | None = None) -> pd.DataFrame:
+def survival_by_entropy(
+    profiles: Profiles,
+    lineages: Lineages,
+    *,
+    onset: int | None = None,
+    onset_share: float = ONSET,
+    n_groups: int = N_GROUPS,
+) -> pd.DataFrame:
     """Share of the features alive at the onset whose lineage reaches the last checkpoint, by entropy decile (D23).
 
     One row a decile, 1 the lowest: decile, entropy_low, entropy_high, n, survival, low, high (Wilson, 95 %), and
     survival_by_rate, the survival of the same decile by firing rate. All hook points together.
-    Fewer than 10 features leave deciles empty and NaN; an onset at the last checkpoint reads 1 everywhere.
+    Fewer features than groups leave deciles empty and NaN; an onset at the last checkpoint reads 1 everywhere.
 
     Args:
-        onset: the checkpoint to start at; None is the first at or after 0.7 % of training.
+        onset: the checkpoint to start at; None is the first at or after `onset_share` of training.
+        onset_share: see `onset_step`.
+        n_groups: how many groups of equal size; with 10 the column `decile` says what it holds.
 
     How it can mislead: entropy nearly is log firing rate, and frequent features are matched more easily from checkpoint
     to checkpoint; only what `survival` shows beyond `survival_by_rate` is about entropy. The intervals take
@@ -46,7 +49,7 @@ def survival_by_entropy(profiles: Profiles, lineages: Lineages, *, onset: int | 
     Raises:
         InputError: no profiles at the onset.
     """
-    onset = onset_step(lineages.steps) if onset is None else onset
+    onset = onset_step(lineages.steps, onset_share=onset_share) if onset is None else onset
     if onset not in lineages.steps or any((onset, h) not in profiles for h in lineages.hook_names):
         raise InputError(f"There are no profiles at the onset {onset}; the checkpoints are {list(lineages.steps)}.")
     table = lineages.to_dataframe()
@@ -59,8 +62,8 @@ def survival_by_entropy(profiles: Profiles, lineages: Lineages, *, onset: int | 
         rate.append(profiles[onset, name].firing_rate[features])
         reached.append(here["lineage"].isin(at_end).to_numpy())
     entropies, survived = np.concatenate(entropy), np.concatenate(reached)
-    by_entropy = np.array_split(np.argsort(entropies, kind="stable"), N_GROUPS)
-    by_rate = np.array_split(np.argsort(np.concatenate(rate), kind="stable"), N_GROUPS)
+    by_entropy = np.array_split(np.argsort(entropies, kind="stable"), n_groups)
+    by_rate = np.array_split(np.argsort(np.concatenate(rate), kind="stable"), n_groups)
     rows = []
     for i, (group, other) in enumerate(zip(by_entropy, by_rate, strict=True)):
         n, count = len(group), int(survived[group].sum())

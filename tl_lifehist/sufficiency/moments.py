@@ -40,6 +40,8 @@ class FisherMoments:
     standard error and its participation ratio need, without keeping an X.
     """
 
+    # Invariant: after each call every sum below runs over all sequences so far, one X each, so neither the cut into
+    # batches nor whether X came as gradients or as a block can be seen in `result`.
     def __init__(self) -> None:
         self.total = self.square = self.weighted = torch.zeros((), dtype=torch.float64)  # of X, X^2 by entry, n X
         self.own_trace = self.own_square = 0.0  # sums of (tr X)^2 and of tr X^2
