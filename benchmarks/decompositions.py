@@ -47,7 +47,7 @@ def smollm2(n_rows: int, hook_name: str) -> Tensor:
     from smollm2_life_history import load_smollm2
 
     model, tokenizer = load_smollm2()
-    texts = [text for _, text in lh.pocket_texts("train")]
+    texts = [text for _, text in lh.checkpoints.pocket_texts("train")]
     tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False).head(n_rows)
     return lh.collect_activations(model, hook_name, tokens)[:n_rows]
 
@@ -114,7 +114,7 @@ def main() -> None:
     def row(name: str, ours: float, reference: float, check: str) -> None:
         print(f"{name:34s}{ours:8.2f}s{reference:10.2f}s{reference / ours:8.1f}   {check}", flush=True)
 
-    def fit(method: str, repeat: int = 1) -> tuple[float, lh.Decomposition, float]:
+    def fit(method: str, repeat: int = 1) -> tuple[float, lh.dictionaries.Decomposition, float]:
         took, found = min(
             (timed(lambda: lh.decompose(x, method=method, n_components=k)) for _ in range(repeat)), key=first
         )

@@ -76,7 +76,7 @@ def main() -> None:
         from smollm2_life_history import load_smollm2
 
         model, tokenizer = load_smollm2()
-        texts = [text for _, text in lh.pocket_texts("test")]
+        texts = [text for _, text in lh.checkpoints.pocket_texts("test")]
         tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False)
     else:
         model, tokens = lh.CheckpointSeries.pocket().load(4096), lh.TokenSet.pocket("test")

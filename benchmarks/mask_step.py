@@ -61,7 +61,7 @@ def load(smollm2: bool, n_sequences: int) -> tuple[Any, TokenSet, int]:
         from smollm2_life_history import load_smollm2
 
         model, tokenizer = load_smollm2()
-        texts = [text for _, text in lh.pocket_texts("test")]
+        texts = [text for _, text in lh.checkpoints.pocket_texts("test")]
         tokens = TokenSet.from_texts(texts, tokenizer, context_size=128, keep_partial=False)
     else:
         model, tokens = lh.CheckpointSeries.pocket().load(4096), TokenSet.pocket("test")

@@ -53,9 +53,13 @@ def main() -> None:
 
     model, tokenizer = load_smollm2()
     series = lh.CheckpointSeries.from_models({0: model})
-    hook_names = lh.depth_hook_names(model.cfg.n_layers)
-    train = lh.TokenSet.from_texts([text for _, text in lh.pocket_texts("train")], tokenizer, keep_partial=False)
-    test = lh.TokenSet.from_texts([text for _, text in lh.pocket_texts("test")], tokenizer, keep_partial=False)
+    hook_names = lh.lifehistory.depth_hook_names(model.cfg.n_layers)
+    train = lh.TokenSet.from_texts(
+        [text for _, text in lh.checkpoints.pocket_texts("train")], tokenizer, keep_partial=False
+    )
+    test = lh.TokenSet.from_texts(
+        [text for _, text in lh.checkpoints.pocket_texts("test")], tokenizer, keep_partial=False
+    )
     train, test = train.head(args.rows), test.head(args.positions)
     say(
         f"{model.cfg.n_layers} blocks of width {model.cfg.d_model}; {train.n_valid} train, {test.n_valid} "
@@ -79,15 +83,15 @@ def main() -> None:
                 "hook": hook,
                 "alive": int(base[hook].alive().sum()),
                 "fvu": round(float(error), 3),
-                "re-match, data": round(lh.rematch_rate(base[hook], profiles["data"][hook]), 3),
-                "re-match, init": round(lh.rematch_rate(base[hook], profiles["init"][hook]), 3),
-                "rows shuffled": round(lh.rematch_rate(base[hook], base[hook].permuted(0)), 3),
+                "re-match, data": round(lh.lifehistory.rematch_rate(base[hook], profiles["data"][hook]), 3),
+                "re-match, init": round(lh.lifehistory.rematch_rate(base[hook], profiles["init"][hook]), 3),
+                "rows shuffled": round(lh.lifehistory.rematch_rate(base[hook], base[hook].permuted(0)), 3),
             }
         )
         say(json.dumps(rows[-1]))
     for orientation in ("container", "depth"):
         graph = lh.containment_dag(base, orientation=orientation)
-        roles = list(lh.feature_roles(graph).values())
+        roles = list(lh.lifehistory.feature_roles(graph).values())
         counts = {role: roles.count(role) for role in ("root", "mid", "leaf", "isolated")}
         say(f"containment, {orientation}: {graph.number_of_nodes()} nodes, {graph.number_of_edges()} edges, {counts}")
 

@@ -69,7 +69,7 @@ def main() -> None:
     print(f"a: {args.a}\nb: {args.b}\n")
     print(f"{len(match.pairs)} pairs; only in a: {len(match.unmatched_a)}, only in b: {len(match.unmatched_b)}")
     print(f"similarity of the pairs: median {middle:.2f} (80 % between {low:.2f} and {high:.2f})")
-    directions = [lh.decoder_directions(sae, match.pairs[:, i]) for i, sae in enumerate((sae_a, sae_b))]
+    directions = [lh.dictionaries.decoder_directions(sae, match.pairs[:, i]) for i, sae in enumerate((sae_a, sae_b))]
     unit = [rows / rows.norm(dim=1, keepdim=True) for rows in directions]
     print(f"cosine of their directions: median {float((unit[0] * unit[1]).sum(dim=1).median()):.2f}")
     print(f"\nmatched {found.rate:.0%} of a's {found.n_alive} alive features; at best expected, between")

@@ -24,7 +24,7 @@ import tl_lifehist as lh
 
 def tokens_of(split: str, tokenizer, n_sequences: int) -> lh.TokenSet:
     """Put your own texts here: one string a document."""
-    texts = [text for _, text in lh.pocket_texts(split)]
+    texts = [text for _, text in lh.checkpoints.pocket_texts(split)]
     tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False)
     return tokens[:: max(1, len(tokens) // n_sequences)][:n_sequences]
 
@@ -117,7 +117,7 @@ def main() -> None:
     # 5. Keep it: a decomposition is one safetensors file, gates are one tensor.
     with tempfile.TemporaryDirectory() as folder:
         dictionary.save(Path(folder) / "dictionary.safetensors")
-        again = lh.load_decomposition(Path(folder) / "dictionary.safetensors")
+        again = lh.dictionaries.load_decomposition(Path(folder) / "dictionary.safetensors")
     same = lh.evaluate_mask(model, again, mask.gates, test, hook_name=name)
     print(f"\nloaded again: KL {same.kl:.3f}; {found.n_scored} scored positions, seed {args.seed}")
 

@@ -66,12 +66,14 @@ def main() -> None:
     deaths["matched"] = 1 - deaths["fraction"]
     matched = deaths.pivot(index="hook_name", columns=["step_from", "step_to"], values="matched")
     matched.columns = [f"{start} to {stop}" for start, stop in matched.columns]
-    matched["two trainings on one model"] = [lh.rematch_rate(at_end[name], replicate[name]) for name in matched.index]
+    matched["two trainings on one model"] = [
+        lh.lifehistory.rematch_rate(at_end[name], replicate[name]) for name in matched.index
+    ]
     matched["n at the end"] = [int(at_end[name].alive().sum()) for name in matched.index]
     print(f"features matched, of those alive:\n{matched.round(2).to_string()}")
 
     carriers = lineages.carriers()
-    chance = lh.unrelated_null(profiles, min_snapshots=carriers.min_snapshots, seed=args.seed)
+    chance = lh.lifehistory.unrelated_null(profiles, min_snapshots=carriers.min_snapshots, seed=args.seed)
     share = ", ".join(f"{name} {value:.0%}" for name, value in carriers.share_of_alive.items())
     print(
         f"\n{len(carriers)} carriers, stable in {carriers.min_snapshots} checkpoints (shuffled rows: {chance.mean:.1f})"
@@ -79,8 +81,10 @@ def main() -> None:
     print(f"share of the features alive at the end: {share}")
 
     graph = lh.containment_dag(at_end)
-    recruited = lh.recruitment_null(graph, carriers.at(end), n_draws=args.n_draws, n_rewired=0, seed=args.seed)
-    roles = pd.Series(lh.feature_roles(graph)).value_counts().to_dict()
+    recruited = lh.lifehistory.recruitment_null(
+        graph, carriers.at(end), n_draws=args.n_draws, n_rewired=0, seed=args.seed
+    )
+    roles = pd.Series(lh.lifehistory.feature_roles(graph)).value_counts().to_dict()
     print(f"\ncontainment graph: {len(graph)} features, {graph.number_of_edges()} edges, {roles}")
     print(f"recruited by carriers {recruited.observed:.2f}, by sets of equal rate {recruited.mean:.2f}")
 

@@ -30,7 +30,7 @@ COLUMNS = ["soft_mass", "nmse", "relative_kl", "lost_fraction", "accuracy_drop",
 
 def tokens_of(split: str, tokenizer, n_sequences: int) -> lh.TokenSet:
     """Put your own texts here: one string a document."""
-    texts = [text for _, text in lh.pocket_texts(split)]
+    texts = [text for _, text in lh.checkpoints.pocket_texts(split)]
     tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False)
     return tokens[:: max(1, len(tokens) // n_sequences)][:n_sequences]
 
@@ -87,7 +87,7 @@ def main() -> None:
             )
             gates = {mask.target: mask.gates for mask in masks}
             downstream = next(mask for mask in masks if mask.target == "downstream")
-            gates["top variance"] = lh.ranked_mask(dictionary.component_variance, downstream.soft_mass)
+            gates["top variance"] = lh.sufficiency.ranked_mask(dictionary.component_variance, downstream.soft_mass)
             scored = lh.evaluate_masks(model, dictionary, gates, test, hook_name=name, transfer=transfer)
             scored = {"empty": scored["downstream"].empty, **scored, "full": scored["downstream"].full}
             table = pd.DataFrame({mask: [getattr(e, c) for c in COLUMNS] for mask, e in scored.items()}, COLUMNS).T
@@ -96,7 +96,9 @@ def main() -> None:
 
             # Which components does the mask take? Those whose gate the loss pulls at, more than shuffled gates do?
             tau = lh.gate_scores(model, dictionary, test, hook_name=name).tau
-            chance = pd.Series([lh.enrichment(lh.permuted_mask(downstream, seed=i), tau) for i in range(100)])
+            chance = pd.Series(
+                [lh.enrichment(lh.sufficiency.permuted_mask(downstream, seed=i), tau) for i in range(100)]
+            )
             low, high = chance.quantile([0.025, 0.975])
             print(f"tau enrichment {lh.enrichment(downstream, tau):.2f}; shuffled gates {low:.2f} to {high:.2f}")
 
@@ -110,7 +112,9 @@ def main() -> None:
                 seed=args.seed,
                 **descent,
             )
-            onset = lh.onset_of_sufficiency(sweep, full_lost_fraction=float(sweep["full_lost_fraction"].iloc[0]))
+            onset = lh.sufficiency.onset_of_sufficiency(
+                sweep, full_lost_fraction=float(sweep["full_lost_fraction"].iloc[0])
+            )
             why = "no mask of the sweep, or not even the full one, is enough" if pd.isna(onset) else f"{onset:.2f}"
             print(f"onset of sufficiency (soft mass): {why}")
             keys = {"step": step, "hook_name": name, "site": site, "layer": args.layer, "method": args.method}

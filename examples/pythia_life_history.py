@@ -48,7 +48,7 @@ def main() -> None:
     train, test = open_texts(series, args.texts, ("train", "test"), context_size=128)
     study = lh.LifeHistoryStudy(
         series.subset(steps),
-        lh.depth_hook_names(series.shape.n_layers)[-2 if pocket else 0 :],
+        lh.lifehistory.depth_hook_names(series.shape.n_layers)[-2 if pocket else 0 :],
         train=train,
         test=test[::6] if pocket else test,
         d_sae=96 if pocket else None,

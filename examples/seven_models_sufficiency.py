@@ -25,6 +25,7 @@ import pandas as pd
 
 import tl_lifehist as lh
 from tl_lifehist.console import open_texts
+from tl_lifehist.runs import Run
 
 SEVEN = (
     "EleutherAI/pythia-160m",
@@ -51,7 +52,7 @@ def study_of(model: str, texts: Path | None, french: Path | None, seed: int) -> 
             series, hook_names, train=train, calibration=calibration, test=test, seed=seed, **quick
         )
     series = lh.CheckpointSeries.from_hub(model)
-    series = series.subset(lh.default_steps(series.steps))
+    series = series.subset(lh.sufficiency.default_steps(series.steps))
     path = french if model.startswith(FRENCH) else texts
     if path is None:
         raise lh.InputError("Text is needed in the model's language: give --texts, and --french for ModernCamemBERT.")
@@ -60,7 +61,7 @@ def study_of(model: str, texts: Path | None, french: Path | None, seed: int) -> 
     return lh.SufficiencyStudy(series, train=train, calibration=calibration, test=test, seed=seed)
 
 
-def summary(model: str, run: lh.Run) -> pd.DataFrame:
+def summary(model: str, run: Run) -> pd.DataFrame:
     """Medians over cells by site and method, of the downstream mask and of what it stands between."""
     table = run.table("evaluation")
     table["soft mass"] = table["soft_mass"].where(table["mask"] == "downstream")

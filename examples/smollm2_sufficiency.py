@@ -51,7 +51,7 @@ def load_smollm2():
 
 def tokens_of(split: str, tokenizer, n_sequences: int) -> lh.TokenSet:
     """Put your own texts here: one string a document."""
-    texts = [text for _, text in lh.pocket_texts(split)]
+    texts = [text for _, text in lh.checkpoints.pocket_texts(split)]
     tokens = lh.TokenSet.from_texts(texts, tokenizer, keep_partial=False)
     return tokens[:: max(1, len(tokens) // n_sequences)][:n_sequences]
 
@@ -83,7 +83,7 @@ def main() -> None:
     for site in args.sites:
         name = f"blocks.{layer}.{site}"
         train, calibration, test = (
-            lh.without_massive(model, name, tokens, args.leave_out_massive) for tokens in splits.values()
+            lh.sufficiency.without_massive(model, name, tokens, args.leave_out_massive) for tokens in splits.values()
         )
         acts = lh.collect_activations(model, name, train)
         dictionary = lh.decompose(acts, method=args.method, n_components=args.components, seed=args.seed)
@@ -105,7 +105,7 @@ def main() -> None:
             progress=None,
         )
         gates = {mask.target: mask.gates for mask in masks}
-        gates["top variance"] = lh.ranked_mask(dictionary.component_variance, masks[-1].soft_mass)
+        gates["top variance"] = lh.sufficiency.ranked_mask(dictionary.component_variance, masks[-1].soft_mass)
         gates = {"empty": torch.zeros(len(dictionary.W_dec)), **gates, "full": torch.ones(len(dictionary.W_dec))}
         found = lh.evaluate_masks(
             model, dictionary, gates, test, hook_name=name, translator=translator, batch_size=args.batch

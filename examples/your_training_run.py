@@ -89,7 +89,7 @@ def main() -> None:
         n_layers = series.load(series.steps[-1]).cfg.n_layers
         study = lh.LifeHistoryStudy(
             series,
-            lh.depth_hook_names(n_layers),
+            lh.lifehistory.depth_hook_names(n_layers),
             train=tokens_of("train", series.tokenizer),
             test=tokens_of("test", series.tokenizer)[::8],
             d_sae=args.d_sae,

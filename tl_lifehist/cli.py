@@ -123,7 +123,9 @@ def life_history(
             config_from=config_from,
         )
         blocks = numbers(layers, "--layers")
-        hook_names = tuple(f"blocks.{i}.{site}" for i in blocks) or lh.depth_hook_names(series.shape.n_layers, site)
+        hook_names = tuple(f"blocks.{i}.{site}" for i in blocks) or lh.lifehistory.depth_hook_names(
+            series.shape.n_layers, site
+        )
         train, test = open_texts(series, texts, ("train", "test"), context_size=context_size, masked=masked)
         study = lh.LifeHistoryStudy(
             series,
@@ -201,8 +203,8 @@ def sufficiency(
             config_from=config_from,
         )
         if not steps:
-            series = series.subset(lh.default_steps(series.steps))
-        blocks = numbers(layers, "--layers") or lh.default_layers(series.shape.n_layers)
+            series = series.subset(lh.sufficiency.default_steps(series.steps))
+        blocks = numbers(layers, "--layers") or lh.sufficiency.default_layers(series.shape.n_layers)
         splits = open_texts(series, texts, tuple(SPLITS), context_size=context_size, masked=masked)
         train, calibration, test = (t.subsample(n) for t, n in zip(splits, three_sizes(sequences), strict=True))
         study = lh.SufficiencyStudy(

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from tl_lifehist.deprecated import warn
 from tl_lifehist.errors import InputError
 
 NO_LABEL = -100
@@ -104,6 +105,16 @@ class TokenSet:
     def subsample(self, n_sequences: int) -> TokenSet:
         """About `n_sequences` of the sequences, evenly spaced, so that all documents stay in."""
         return self[:: max(1, len(self) // max(1, n_sequences))][:n_sequences]
+
+    def take(self, n_valid: int) -> TokenSet:
+        """Deprecated: `head`."""
+        warn("TokenSet.take", "TokenSet.head")
+        return self.head(n_valid)
+
+    def thin(self, n_sequences: int) -> TokenSet:
+        """Deprecated: `subsample`."""
+        warn("TokenSet.thin", "TokenSet.subsample")
+        return self.subsample(n_sequences)
 
     @property
     def scored(self) -> Bool[Tensor, "seq pos"]:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tl_lifehist as lh
+from tl_lifehist.effects import scored_losses
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.ablation_parts import RandomDirection, compare_roles
+from tl_lifehist.lifehistory.ablation_breakdown import RandomDirection, compare_roles
 from tl_lifehist.lifehistory.controls import CALIPER, draw_controls
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 
@@ -185,12 +186,12 @@ def test_what_is_testable_and_what_is_beyond_is_the_callers_choice(pocket_model,
 def test_single_costs_are_those_of_single_ablations(pocket_model, pocket_tokens, measured):
     sae, profile = measured
     features = [int(f) for f in np.argsort(-profile.count)[[0, 20]]]
-    table = lh.single_ablation(pocket_model, {HOOK: sae}, {HOOK: features}, pocket_tokens)
+    table = lh.lifehistory.single_ablation(pocket_model, {HOOK: sae}, {HOOK: features}, pocket_tokens)
     scored = pocket_tokens.scored[pocket_tokens.valid].numpy()
-    base = lh.scored_losses(pocket_model, pocket_tokens)
+    base = scored_losses(pocket_model, pocket_tokens)
     for row in table.itertuples():
         ablation = lh.FeatureAblation({HOOK: sae}, {HOOK: [row.feature]})
-        change = lh.scored_losses(pocket_model, pocket_tokens, ablation) - base
+        change = scored_losses(pocket_model, pocket_tokens, ablation) - base
         firing = np.zeros(profile.n_rows, dtype=bool)
         firing[profile.acts.indices[slice(*profile.acts.indptr[row.feature : row.feature + 2])]] = True
         expected = change[firing[scored]].mean()
@@ -202,7 +203,7 @@ def test_single_costs_are_those_of_single_ablations(pocket_model, pocket_tokens,
 def test_a_feature_that_never_fires_costs_nothing(pocket_model, pocket_tokens, make_sae):
     sae = make_sae(d_sae=16, k=16, seed=5)
     sae.b_enc.data[3] = -1e6
-    table = lh.single_ablation(pocket_model, {HOOK: sae}, {HOOK: [3]}, pocket_tokens)
+    table = lh.lifehistory.single_ablation(pocket_model, {HOOK: sae}, {HOOK: [3]}, pocket_tokens)
     assert table["n_firings"].tolist() == [0]
     assert np.isnan(table["per_firing"][0])
     assert table["per_token"][0] == 0
@@ -224,7 +225,9 @@ def test_parts_add_up_as_named(pocket_model, pocket_tokens, make_sae):
     saes = {HOOK: make_sae(seed=4), other: make_sae(seed=6)}
     profiles = lh.profile_saes(pocket_model, saes, pocket_tokens)
     carriers = {HOOK: [1, 2], other: [3]}
-    parts = lh.ablation_parts(pocket_model, saes, carriers, profiles, pocket_tokens).set_index("part")["delta_ce"]
+    parts = lh.lifehistory.ablation_parts(pocket_model, saes, carriers, profiles, pocket_tokens).set_index("part")[
+        "delta_ce"
+    ]
     assert parts["sum of layers"] == pytest.approx(parts[HOOK] + parts[other])
     joint = lh.ablation_effect(pocket_model, lh.FeatureAblation(saes, carriers), pocket_tokens)
     assert parts["joint"] == pytest.approx(joint.delta_ce, abs=1e-6)

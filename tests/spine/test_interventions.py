@@ -102,7 +102,7 @@ def test_mean_and_resample_use_the_reference(pocket_model, pocket_tokens, random
     ablation = lh.FeatureAblation({HOOK: referenced}, {HOOK: [2]}, mode="mean")
     ((_, hook_fn),) = ablation.fwd_hooks()
     changed = hook_fn(acts[None], hook=None)[0]
-    expected = acts + (codes[:, 2].mean() - codes[:, [2]]) @ lh.decoder_directions(random_sae, [2])
+    expected = acts + (codes[:, 2].mean() - codes[:, [2]]) @ lh.dictionaries.decoder_directions(random_sae, [2])
     torch.testing.assert_close(changed, expected, rtol=1e-4, atol=1e-4)
     resampled = lh.FeatureAblation({HOOK: referenced}, {HOOK: [2]}, mode="resample", seed=5)
     one_hook = resampled.fwd_hooks()[0][1]
@@ -138,7 +138,7 @@ def test_the_stream_that_a_later_layer_sees_is_the_ablated_one(pocket_model, poc
     ):
         pocket_model(pocket_tokens.ids)
     codes = saes[second].encode(caught["before second"])
-    removed = codes[..., [4]] @ lh.decoder_directions(saes[second], [4])
+    removed = codes[..., [4]] @ lh.dictionaries.decoder_directions(saes[second], [4])
     expected = torch.where(pocket_tokens.valid[..., None], caught["before second"] - removed, caught["before second"])
     torch.testing.assert_close(caught["after"], expected, rtol=1e-4, atol=1e-4)
 

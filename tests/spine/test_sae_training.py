@@ -65,7 +65,7 @@ def test_the_folders_open_in_saelens_and_here(trained):
     saes, out = trained
     opened = SAE.load_from_disk(out / "step4096" / HOOKS[1])
     assert same(opened, saes[4096, HOOKS[1]])
-    loaded = lh.load_saes(out)
+    loaded = lh.dictionaries.load_saes(out)
     assert loaded.steps == saes.steps
     assert loaded.hook_names == saes.hook_names
     assert all(same(loaded[key], saes[key]) for key in saes)
@@ -160,7 +160,7 @@ def test_bad_input_is_named(series, tokens, tmp_path):
     with pytest.raises(InputError, match="holds no cfg.json"):
         lh.load_sae(tmp_path)
     with pytest.raises(InputError, match="holds no step folders"):
-        lh.load_saes(tmp_path)
+        lh.dictionaries.load_saes(tmp_path)
 
 
 def test_without_saelens_the_extra_is_named(monkeypatch, series, tokens):

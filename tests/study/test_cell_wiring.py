@@ -49,7 +49,7 @@ class Measured:
         (found,) = [m.mask.gates for m in self.masks if (m.target, m.penalty_total, m.seed) == wanted]
         return found
 
-    def evaluate(self, gates: torch.Tensor) -> lh.MaskEvaluation:
+    def evaluate(self, gates: torch.Tensor) -> lh.sufficiency.MaskEvaluation:
         cell = self.cell
         return lh.evaluate_mask(
             cell.model,
@@ -62,21 +62,24 @@ class Measured:
             seed=cell.study.seed,
         )
 
-    def scores(self, tokens: lh.TokenSet) -> lh.GateScores:
+    def scores(self, tokens: lh.TokenSet) -> lh.sufficiency.GateScores:
         return lh.gate_scores(self.cell.model, self.dictionary, tokens, hook_name=HOOK)
 
-    def fisher(self, tokens: lh.TokenSet, **knobs: Any) -> lh.GateFisher:
+    def fisher(self, tokens: lh.TokenSet, **knobs: Any) -> lh.sufficiency.GateFisher:
         knobs = {"hook_name": HOOK, "seed": self.fisher_seed, **knobs}
-        return lh.measure_gate_fisher(self.cell.model, self.dictionary, tokens, **knobs)
+        return lh.sufficiency.measure_gate_fisher(self.cell.model, self.dictionary, tokens, **knobs)
 
     def ranking(self, kind: str, tokens: lh.TokenSet) -> torch.Tensor:
         if kind == "top_variance":
             return self.dictionary.component_variance
         return self.scores(tokens).tau if kind == "tau_ranked" else self.fisher(tokens).matrix.diagonal()
 
-    def rival_figures(self, gates: torch.Tensor, scores: torch.Tensor) -> list[lh.MaskEvaluation]:
+    def rival_figures(self, gates: torch.Tensor, scores: torch.Tensor) -> list[lh.sufficiency.MaskEvaluation]:
         """The ranking as hard gates, and as the mask's own gates."""
-        made = (lh.ranked_mask(scores, float(gates.double().mean())), lh.dealt_mask(gates, scores))
+        made = (
+            lh.sufficiency.ranked_mask(scores, float(gates.double().mean())),
+            lh.sufficiency.dealt_mask(gates, scores),
+        )
         return [self.evaluate(one) for one in made]
 
     def row(self, table: str, **where: Any) -> pd.Series:
@@ -135,9 +138,9 @@ def test_enrichments_are_of_the_open_gates_by_scores_on_the_test_text(measured, 
 @pytest.mark.parametrize("target", ["empty", "full", *TARGETS])
 def test_the_predicted_kl_counts_the_dictionarys_own_error(measured, target):
     gates, text = measured.gates(target), measured.cell.test
-    expected = lh.predicted_kl(gates, measured.fisher(text, error_component=True).matrix)
+    expected = lh.sufficiency.predicted_kl(gates, measured.fisher(text, error_component=True).matrix)
     assert measured.row("evaluation", mask=target)["predicted_kl"] == close(expected)
-    assert expected != pytest.approx(lh.predicted_kl(gates, measured.fisher(text).matrix), rel=0.01)
+    assert expected != pytest.approx(lh.sufficiency.predicted_kl(gates, measured.fisher(text).matrix), rel=0.01)
 
 
 def test_components_are_scored_on_the_test_text(measured):
@@ -196,7 +199,7 @@ def test_each_participation_ratio_is_of_its_own_fisher(measured):
     test = cell.test
     acts = lh.collect_activations(cell.model, HOOK, test)[test.scored[test.valid]]
     own = measured.fisher(test).participation_ratio
-    fixed = lh.fixed_head_fisher(cell.translator, measured.dictionary, acts, seed=measured.fisher_seed)
+    fixed = lh.sufficiency.fixed_head_fisher(cell.translator, measured.dictionary, acts, seed=measured.fisher_seed)
     assert row["participation_ratio"] == close(own, rel=1e-3)
     assert row["participation_fixed_head"] == close(fixed.participation_ratio, rel=1e-3)
     assert own != pytest.approx(fixed.participation_ratio, rel=0.05)
@@ -246,7 +249,7 @@ def test_alignments_have_the_studys_ridge(measured):
     plain = lh.align_checkpoints(acts, final_acts).weight
     torch.testing.assert_close(cell.alignments["aligned"].weight, expected, rtol=1e-3, atol=1e-5)
     assert not torch.allclose(expected, plain, rtol=1e-2, atol=1e-4)
-    rows = lh.shuffled_rows(acts, seed=derive_seed(cell.study.seed, STEP, 1))
+    rows = lh.sufficiency.shuffled_rows(acts, seed=derive_seed(cell.study.seed, STEP, 1))
     expected = lh.align_checkpoints(rows, final_acts, ridge=cell.study.ridge).weight
     torch.testing.assert_close(cell.alignments["shuffled"].weight, expected, rtol=1e-3, atol=1e-5)
 

@@ -13,12 +13,13 @@ import tl_lifehist as lh
 from tl_lifehist.cli import app
 from tl_lifehist.dry_run import plan_study
 from tl_lifehist.errors import InputError
+from tl_lifehist.runs import Run
 
 RUNNER = CliRunner()
 HOOK = "blocks.0.hook_mlp_out"
 
 
-def in_folder(run: lh.Run) -> int:
+def in_folder(run: Run) -> int:
     return sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file())
 
 

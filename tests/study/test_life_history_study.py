@@ -16,6 +16,8 @@ from small import HOOKS, small_study
 
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory import Carriers
+from tl_lifehist.runs import Run
 
 pytestmark = pytest.mark.usefixtures("saelens")
 
@@ -25,11 +27,11 @@ def finished(tmp_path_factory):
     return small_study().run(tmp_path_factory.mktemp("study") / "run")
 
 
-def tables(run: lh.Run) -> dict[str, pd.DataFrame]:
+def tables(run: Run) -> dict[str, pd.DataFrame]:
     return {name: run.table(name) for name in run.tables}
 
 
-def assert_same_tables(a: lh.Run, b: lh.Run) -> None:
+def assert_same_tables(a: Run, b: Run) -> None:
     left, right = tables(a), tables(b)
     assert left.keys() == right.keys()
     for name in left:
@@ -207,9 +209,9 @@ def test_without_carriers_or_a_tokenizer_the_study_ends_and_says_so(tmp_path, po
     assert "<html" in (run.path / "report.html").read_text()
 
 
-def empty(found: lh.Carriers) -> lh.Carriers:
+def empty(found: Carriers) -> Carriers:
     share = dict.fromkeys(found.share_of_alive, 0.0)
-    return lh.Carriers(found.lineages[:0], found.min_snapshots, share, found._table.iloc[:0], found._hook_names)
+    return Carriers(found.lineages[:0], found.min_snapshots, share, found._table.iloc[:0], found._hook_names)
 
 
 def test_runs_are_loaded_and_compared(finished):

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import tl_lifehist as lh
 from tl_lifehist.cli import app
 from tl_lifehist.errors import InputError
+from tl_lifehist.runs import Run
 
 CELL = ["step", "hook_name", "method"]
 TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
@@ -52,7 +53,7 @@ def finished(tmp_path_factory, life_history):
     return small_masks(life_history=life_history).run(tmp_path_factory.mktemp("masks") / "run")
 
 
-def assert_same_tables(a: lh.Run, b: lh.Run) -> None:
+def assert_same_tables(a: Run, b: Run) -> None:
     assert a.tables == b.tables
     for name in a.tables:
         pd.testing.assert_frame_equal(a.table(name), b.table(name), check_exact=True, obj=name)
@@ -121,7 +122,7 @@ def test_figures_can_be_had_again_from_the_folder(finished):
     """The stored dictionary and gates, through the public function, give the stored figures."""
     study = small_masks()
     unit = finished.path / "units/cells/step512" / HOOKS[0]
-    dictionary = lh.load_decomposition(unit / "svd.safetensors")
+    dictionary = lh.dictionaries.load_decomposition(unit / "svd.safetensors")
     row = finished.table("evaluation").query("step == 512 and method == 'svd' and mask == 'downstream'")
     row = row[row["hook_name"] == HOOKS[0]].iloc[0]
     gates = finished.table("masks").query("step == 512 and method == 'svd' and target == 'downstream' and seed == 0")
@@ -258,11 +259,11 @@ def test_massive_rows_can_be_left_out(pocket_series):
 
 
 def test_default_layers_and_steps():
-    assert lh.default_layers(4) == [0, 1, 2, 3]
-    assert lh.default_layers(12) == [0, 3, 6, 8, 11]
-    assert lh.default_layers(1) == [0]
+    assert lh.sufficiency.default_layers(4) == [0, 1, 2, 3]
+    assert lh.sufficiency.default_layers(12) == [0, 3, 6, 8, 11]
+    assert lh.sufficiency.default_layers(1) == [0]
     steps = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 144000, 1000))
-    chosen = lh.default_steps(steps)
+    chosen = lh.sufficiency.default_steps(steps)
     assert len(chosen) == 8
     assert chosen[0] == 0
     assert chosen[-1] == 143000
@@ -320,7 +321,7 @@ def test_dictionaries_of_two_seeds_stand_beside_random_directions(pocket_series)
     acts = lh.collect_activations(pocket_series.load(4096), HOOKS[1], study.train)
     fitted = {s: lh.decompose(acts, method="ica", n_components=6, seed=s) for s in study.seeds}
     for row in table.itertuples():
-        expected = lh.dictionary_overlap(fitted[row.seed_a], fitted[row.seed_b])
+        expected = lh.dictionaries.dictionary_overlap(fitted[row.seed_a], fitted[row.seed_b])
         assert row.dictionary_overlap == pytest.approx(expected)
         assert 0 < row.dictionary_null < 0.5
 

@@ -39,7 +39,7 @@ def test_h20_keeps_the_read_coordinates_where_the_price_allows():
     assert dropped["soft_mass"] < 1e-3
     assert dropped["lost_fraction"] == pytest.approx(1, abs=1e-3)
     assert (table["full_lost_fraction"] < 1e-12).all()
-    assert lh.onset_of_sufficiency(table, full_lost_fraction=0.0) == pytest.approx(kept["soft_mass"])
+    assert lh.sufficiency.onset_of_sufficiency(table, full_lost_fraction=0.0) == pytest.approx(kept["soft_mass"])
 
 
 def test_a_reconstruction_sweep_is_the_closed_form():
@@ -62,7 +62,7 @@ def test_figures_are_those_of_single_masks(pocket_model, pocket_tokens):
     for name in ("soft_mass", "nmse", "kl", "relative_kl", "lost_fraction", "accuracy_drop"):
         assert table[name][1] == pytest.approx(getattr(found, name), rel=1e-3, abs=1e-6)
     assert table["full_lost_fraction"][1] == pytest.approx(found.full.lost_fraction, rel=1e-5)
-    heaviest = lh.ranked_mask(dictionary.component_variance, alone.soft_mass)
+    heaviest = lh.sufficiency.ranked_mask(dictionary.component_variance, alone.soft_mass)
     beside = lh.evaluate_mask(pocket_model, dictionary, heaviest, test, hook_name=STREAM)
     assert table["variance_lost_fraction"][1] == pytest.approx(beside.lost_fraction, rel=1e-3)
     assert table["soft_mass"][0] > table["soft_mass"][1]

@@ -52,10 +52,10 @@ def test_full_masks_of_svd_and_ica_transfer_alike():
     for method in ("svd", "ica"):
         dictionary = lh.decompose(acts[:1000], method=method, n_components=5)
         rows = dictionary.decode(dictionary.encode(acts[1000:]))
-        found.append(lh.transfer_nmse(alignment, rows, final[1000:]))
+        found.append(lh.sufficiency.transfer_nmse(alignment, rows, final[1000:]))
     assert found[0] == pytest.approx(found[1], abs=1e-5)
     # what the other three directions hold is missing from both
-    assert found[0] > lh.transfer_nmse(alignment, acts[1000:], final[1000:]) + 1e-3
+    assert found[0] > lh.sufficiency.transfer_nmse(alignment, acts[1000:], final[1000:]) + 1e-3
 
 
 @pytest.mark.parametrize("target", [lh.Downstream(), lh.Reconstruction()], ids=lambda target: target.name)

@@ -15,10 +15,14 @@
     snapshot    writing checkpoints while a model trains
     pocket      the small suite that ships with the package
 
-Each module is imported by whoever needs it. Importing the package, any part of it, makes TransformerLens know the
-architectures of `adapters` by name.
+`__init__.pyi` lists what is public here beside the names at the top. Importing the package, any part of it, makes
+TransformerLens know the architectures of `adapters` by name.
 """
 
+import lazy_loader
+
 from tl_lifehist.checkpoints.adapters import register_when_imported
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 register_when_imported()

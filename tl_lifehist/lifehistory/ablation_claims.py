@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tl_lifehist.lifehistory.ablation_parts import compare_roles
+from tl_lifehist.lifehistory.ablation_breakdown import compare_roles
 from tl_lifehist.lifehistory.verdicts import COLUMNS, N_DRAWS, Tables, claim, untestable
 
 CONTROLS = {

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.interventions import FeatureAblation
-from tl_lifehist.lifehistory.ablation_parts import ablation_parts, ablation_regression, single_ablation
+from tl_lifehist.lifehistory.ablation_breakdown import ablation_parts, ablation_regression, single_ablation
 from tl_lifehist.lifehistory.containment import containment_dag
 from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
