@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_kl
 from tl_lifehist.sufficiency.gates import require_counts
