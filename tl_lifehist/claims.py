@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.metrics import exceedance_p, interval
+from tl_lifehist.nulls import Null
 
 LEVEL = 0.05  # ours
 BEYOND, WITHIN, NOT_TESTABLE = "beyond", "within", "not testable"
@@ -57,19 +57,15 @@ def against_draws(claim: Claim, draws: NDArray[Any], *, two_sided: bool = False,
     "beyond" means that the observed value lies outside the null on the side the claim names (on either side when
     `two_sided`), at p <= `level`; without draws or a value the claim stays "not testable".
     """
-    draws = np.asarray(draws, dtype=float)
-    draws = draws[np.isfinite(draws)]
-    if len(draws) == 0 or not np.isfinite(claim.observed):
+    null = Null(claim.observed, draws)
+    p = null.p_two_sided if two_sided else null.p
+    if not np.isfinite(p):
         return claim
-    p = exceedance_p(claim.observed, draws)
-    if two_sided:
-        p = min(1.0, 2 * min(p, exceedance_p(-claim.observed, -draws)))
-    low, high = interval(draws)
-    return claim.decided(p <= level, null=float(draws.mean()), low=low, high=high, p=p)
+    return claim.decided(p <= level, null=null.mean, low=null.low, high=null.high, p=p)
 
 
 def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
-    """The claims as a table, one row each.
+    """The claims as a table, one row each; the column of the text is called `claim`.
 
     Raises:
         InputError: two claims of one id.
@@ -79,4 +75,5 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
     twice = sorted({one for one in ids if ids.count(one) > 1})
     if twice:
         raise InputError(f"Claims need ids of their own; these stand twice: {', '.join(twice)}.")
-    return pd.DataFrame([astuple(one) for one in rows], columns=[f.name for f in fields(Claim)])
+    columns = ["claim" if f.name == "text" else f.name for f in fields(Claim)]
+    return pd.DataFrame([astuple(one) for one in rows], columns=columns)

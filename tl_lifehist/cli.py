@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tl_lifehist.console import (
     clear_errors,
-    numbers,
+    listed,
     open_series,
     open_texts,
+    print_comparison,
     print_run,
-    run_study,
-    say_plan,
+    print_status,
+    run_or_plan,
     say_report,
-    three_sizes,
-    words,
     worker_pool,
 )
+from tl_lifehist.lifehistory.config import LifeHistoryConfig
+from tl_lifehist.options import Values, study_command
+from tl_lifehist.sufficiency.config import SufficiencyConfig
 
 app = typer.Typer(
     add_completion=False,
@@ -28,22 +30,17 @@ app = typer.Typer(
     help="The history of a language model's features, and of what suffices to keep its behaviour, through training.",
 )
 
-Model = Annotated[str, typer.Option(help='"pocket", a folder of step{N} checkpoints, or a hub repository.')]
 Out = Annotated[Path, typer.Option(help="Run folder; the same command takes an interrupted run up again.")]
-Workers = Annotated[int, typer.Option(help="Worker processes of one thread each; 0 computes in this process.")]
+Workers = Annotated[int, typer.Option(help="Worker processes; 0 computes in this process.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of each worker; the last digits depend on it.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
-Context = Annotated[int, typer.Option(help="Positions in a window.")]
-Duplicates = Annotated[bool, typer.Option("--allow-duplicates", help="Run on identical checkpoints.")]
-Masked = Annotated[bool, typer.Option("--masked", help="A masked model whose configuration does not say so.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched, computed and stored, and stop.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars, and nothing of what is used again.")]
+Model = Annotated[str, typer.Option(help='"pocket", a folder of step{N} checkpoints, or a hub repository.')]
 Texts = Annotated[
     Path | None,
     typer.Option(
-        help=(
-            'Text: a .txt file (documents separated by blank lines) or .jsonl with a text field; "pocket" is the '
-            "pocket suite's own, its default."
-        )
+        help='Text: a .txt file (documents separated by blank lines) or .jsonl with a text field; "pocket" is the '
+        "pocket suite's own, its default."
     ),
 ]
 Stage = Annotated[int | None, typer.Option(help="Training stage of several; the earliest by default.")]
@@ -54,7 +51,152 @@ Subfolder = Annotated[
 ConfigFrom = Annotated[
     str | None, typer.Option(help="Folder or repository with the configuration that checkpoints lack.")
 ]
-Drop = Annotated[bool, typer.Option("--drop", help="Drop each hub checkpoint from the cache once it is loaded.")]
+Runs = Annotated[list[Path], typer.Argument(help="A finished run folder, or several for one page.")]
+
+# What both studies are asked, once; settings of their own come from their configurations.
+COMMON: dict[str, tuple[Any, Any]] = {
+    "model": (Model, "pocket"),
+    "steps": (Annotated[str, typer.Option(help='Checkpoints, e.g. "0,1000,10000".')], ""),
+    "layers": (Annotated[str, typer.Option(help='Blocks, e.g. "2,5,8,11"; spread over the depth by default.')], ""),
+    "sites": (Annotated[str, typer.Option(help="Hook points within a block.")], ""),
+    "hook_names": (Annotated[str, typer.Option(help="Hook points by their whole names, instead.")], ""),
+    "out": (Out, Path("runs/study")),
+    "texts": (Texts, None),
+    "context_size": (Annotated[int, typer.Option(help="Positions in a window.")], 128),
+    "masked": (
+        Annotated[bool, typer.Option("--masked", help="A masked model whose configuration does not say so.")],
+        False,
+    ),
+    "stage": (Stage, None),
+    "ingredient": (Ingredient, None),
+    "subfolder": (Subfolder, None),
+    "config_from": (ConfigFrom, None),
+    "drop": (
+        Annotated[bool, typer.Option("--drop", help="Drop each hub checkpoint from the cache after use.")],
+        False,
+    ),
+    "allow_duplicates": (
+        Annotated[bool, typer.Option("--allow-duplicates", help="Run on identical checkpoints.")],
+        False,
+    ),
+    "workers": (Workers, 2),
+    "threads": (Threads, 1),
+    "seed": (Seed, 0),
+    "quiet": (Quiet, False),
+    "dry_run": (
+        Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched, computed and stored, and stop.")],
+        False,
+    ),
+    "config": (
+        Annotated[Path | None, typer.Option(help="A TOML file with any of these options and settings.")],
+        None,
+    ),
+}
+
+
+def _asked(**own: tuple[Any, Any]) -> dict[str, tuple[Any, Any]]:
+    """The common options with a study's own, or with other defaults."""
+    return {**COMMON, **own}
+
+
+@study_command(
+    app,
+    "life-history",
+    _asked(
+        out=(Out, Path("runs/life-history")),
+        sites=(COMMON["sites"][0], "hook_resid_post"),
+        saes=(
+            Annotated[
+                Path | None,
+                typer.Option(help="SAEs that are there already: step{N}/{hook point} folders, or an earlier run."),
+            ],
+            None,
+        ),
+    ),
+    LifeHistoryConfig,
+    "The life-history study on any series of checkpoints.",
+)
+def life_history(values: Values, config: LifeHistoryConfig) -> None:
+    import tl_lifehist as lh
+    from tl_lifehist.lifehistory.study import depth_hook_names
+
+    series = open_series(values)
+    sites = listed(values["sites"])
+    names = _hook_names(values, sites, lambda: depth_hook_names(series.shape.n_layers, sites[0]))
+    train, test = open_texts(series, values, ("train", "test"))
+    study = lh.LifeHistoryStudy(
+        series,
+        names,
+        train=train,
+        test=test,
+        saes=values["saes"],
+        config=config,
+        seed=values["seed"],
+        allow_duplicates=values["allow_duplicates"],
+    )
+    run_or_plan(study, values)
+
+
+@study_command(
+    app,
+    "sufficiency",
+    _asked(
+        out=(Out, Path("runs/sufficiency")),
+        sites=(COMMON["sites"][0], "hook_mlp_out,hook_resid_post"),
+        sequences=(Annotated[str, typer.Option(help="At most, of train, calibration and test text.")], "512,256,256"),
+        life_history=(
+            Annotated[
+                Path | None,
+                typer.Option(help="A finished life-history run of the same series: do masks pick its carriers?"),
+            ],
+            None,
+        ),
+    ),
+    SufficiencyConfig,
+    "The sufficiency study on any series of checkpoints.",
+)
+def sufficiency(values: Values, config: SufficiencyConfig) -> None:
+    import tl_lifehist as lh
+    from tl_lifehist.sufficiency.study import SPLITS, default_layers, default_steps
+
+    series = open_series(values)
+    if not listed(values["steps"]):
+        series = series.subset(default_steps(series.steps))
+    sites = listed(values["sites"])
+    layers = default_layers(series.shape.n_layers)
+    names = _hook_names(values, sites, lambda: [f"blocks.{i}.{site}" for i in layers for site in sites])
+    splits = open_texts(series, values, tuple(SPLITS))
+    sizes = _three_sizes(values["sequences"])
+    train, calibration, test = (t.subsample(n) for t, n in zip(splits, sizes, strict=True))
+    study = lh.SufficiencyStudy(
+        series,
+        names,
+        train=train,
+        calibration=calibration,
+        test=test,
+        config=config,
+        life_history=values["life_history"],
+        seed=values["seed"],
+        allow_duplicates=values["allow_duplicates"],
+    )
+    run_or_plan(study, values)
+
+
+def _hook_names(values: Values, sites: tuple[str, ...], default: Any) -> tuple[str, ...]:
+    """Hook points by their names, by blocks and sites, or as the study chooses them."""
+    named = listed(values["hook_names"])
+    blocks = listed(values["layers"], int, "--layers")
+    return named or tuple(f"blocks.{i}.{site}" for i in blocks for site in sites) or tuple(default())
+
+
+def _three_sizes(value: Any) -> list[int]:
+    """Sequences of the train, calibration and test text."""
+    from tl_lifehist.errors import InputError
+
+    sizes = listed(value, int, "--sequences")
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise InputError(f"--sequences takes three numbers above 0, as in 512,256,256, not {value!r}.")
+    return list(sizes)
 
 
 @app.command()
@@ -70,170 +212,14 @@ def demo(
         import tl_lifehist as lh
         from tl_lifehist.demo import life_history_demo, sufficiency_demo
 
-        progress = False if quiet else None
+        how: dict[str, Any] = {"progress": False if quiet else None, "say": None if quiet else typer.echo}
         with worker_pool(workers) as executor:  # one pool for both: a worker takes seconds to import what it needs
-            first = life_history_demo(full=full, seed=seed).run(
-                out / "life-history", executor=executor, progress=progress
-            )
+            first = life_history_demo(full=full, seed=seed).run(out / "life-history", executor=executor, **how)
             study = sufficiency_demo(first.path, full=full, seed=seed)
-            second = study.run(out / "sufficiency", executor=executor, progress=progress)
+            second = study.run(out / "sufficiency", executor=executor, **how)
         for run in (first, second):
             print_run(run)
         say_report(lh.write_report(first.path, second.path, out=out / "report.html"))
-
-
-@app.command("life-history")
-def life_history(
-    model: Model = "pocket",
-    steps: Annotated[str, typer.Option(help='Checkpoints, e.g. "0,1000,10000"; all by default.')] = "",
-    layers: Annotated[str, typer.Option(help='Blocks, e.g. "2,5,8,11"; depth 1/4, 1/2, 3/4 and 1 by default.')] = "",
-    site: Annotated[str, typer.Option(help="Hook point within a block.")] = "hook_resid_post",
-    out: Out = Path("runs/life-history"),
-    texts: Texts = None,
-    context_size: Context = 128,
-    masked: Masked = False,
-    d_sae: Annotated[int | None, typer.Option(help="Features of an SAE; 4 times the width by default.")] = None,
-    k: Annotated[int, typer.Option(help="Active features per token.")] = 32,
-    training_tokens: Annotated[int, typer.Option(help="Rows each SAE is trained on.")] = 600_000,
-    init: Annotated[str, typer.Option(help='"shared", "independent" or "previous".')] = "shared",
-    draws: Annotated[int, typer.Option(help="Control sets of each kind.")] = 100,
-    load_tokens: Annotated[int, typer.Option(help="Positions on which ablations are scored.")] = 16_384,
-    stage: Stage = None,
-    ingredient: Ingredient = None,
-    subfolder: Subfolder = None,
-    config_from: ConfigFrom = None,
-    drop: Drop = False,
-    allow_duplicates: Duplicates = False,
-    workers: Workers = 2,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    dry_run: DryRun = False,
-) -> None:
-    """The life-history study on any series of checkpoints."""
-    with clear_errors():
-        import tl_lifehist as lh
-
-        series = open_series(
-            model,
-            numbers(steps, "--steps"),
-            drop=drop,
-            stage=stage,
-            ingredient=ingredient,
-            subfolder=subfolder,
-            config_from=config_from,
-        )
-        blocks = numbers(layers, "--layers")
-        hook_names = tuple(f"blocks.{i}.{site}" for i in blocks) or lh.lifehistory.depth_hook_names(
-            series.shape.n_layers, site
-        )
-        train, test = open_texts(series, texts, ("train", "test"), context_size=context_size, masked=masked)
-        study = lh.LifeHistoryStudy(
-            series,
-            hook_names,
-            train=train,
-            test=test,
-            d_sae=d_sae,
-            k=k,
-            training_tokens=training_tokens,
-            init=init,
-            n_draws=draws,
-            load_tokens=load_tokens,
-            seed=seed,
-            allow_duplicates=allow_duplicates,
-        )
-        if dry_run:
-            say_plan(study, out)
-            return
-        run_study(study, out, workers, quiet)
-
-
-@app.command()
-def sufficiency(
-    model: Model = "pocket",
-    steps: Annotated[str, typer.Option(help="Checkpoints; up to 8 log-spaced ones by default.")] = "",
-    layers: Annotated[str, typer.Option(help="Blocks; up to 5 evenly spaced ones by default.")] = "",
-    sites: Annotated[str, typer.Option(help="Hook points within a block.")] = "hook_mlp_out,hook_resid_post",
-    out: Out = Path("runs/sufficiency"),
-    texts: Texts = None,
-    context_size: Context = 128,
-    masked: Masked = False,
-    methods: Annotated[str, typer.Option(help="Decompositions.")] = "svd,ica,nmf,semi_nmf",
-    targets: Annotated[
-        str, typer.Option(help="What masks preserve.")
-    ] = "reconstruction,fixed_head,downstream,transfer",
-    components: Annotated[int | None, typer.Option(help="Of a dictionary; 100 or the width by default.")] = None,
-    penalty_total: Annotated[float, typer.Option(help="Lambda times the number of components.")] = 0.1,
-    relative_to: Annotated[str, typer.Option(help='KL relative to "entropy", "mean_ablation" or "nats".')] = "entropy",
-    mask_steps: Annotated[int, typer.Option(help="Optimiser steps of a mask.")] = 1000,
-    batch_size: Annotated[int, typer.Option(help="Sequences per step.")] = 16,
-    translator_steps: Annotated[int, typer.Option(help="Optimiser steps of a fixed head.")] = 400,
-    sweep: Annotated[
-        str, typer.Option(help="Further values of --penalty-total, for the frontier.")
-    ] = "0.01,0.03,0.3,1",
-    seeds: Annotated[int, typer.Option(min=1, help="Masks of so many seeds, for their stability.")] = 3,
-    random_masks: Annotated[int, typer.Option(help="Random masks of the same soft mass.")] = 20,
-    sequences: Annotated[str, typer.Option(help="At most, of train, calibration and test text.")] = "512,256,256",
-    leave_out_massive: Annotated[float, typer.Option(help="Share of the farthest rows to leave out.")] = 0.0,
-    life_history: Annotated[
-        Path | None, typer.Option(help="A finished life-history run of the same series: do masks pick its carriers?")
-    ] = None,
-    stage: Stage = None,
-    ingredient: Ingredient = None,
-    subfolder: Subfolder = None,
-    config_from: ConfigFrom = None,
-    drop: Drop = False,
-    allow_duplicates: Duplicates = False,
-    workers: Workers = 2,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-    dry_run: DryRun = False,
-) -> None:
-    """The sufficiency study on any series of checkpoints."""
-    with clear_errors():
-        import tl_lifehist as lh
-        from tl_lifehist.sufficiency.study import SPLITS
-
-        series = open_series(
-            model,
-            numbers(steps, "--steps"),
-            drop=drop,
-            stage=stage,
-            ingredient=ingredient,
-            subfolder=subfolder,
-            config_from=config_from,
-        )
-        if not steps:
-            series = series.subset(lh.sufficiency.default_steps(series.steps))
-        blocks = numbers(layers, "--layers") or lh.sufficiency.default_layers(series.shape.n_layers)
-        splits = open_texts(series, texts, tuple(SPLITS), context_size=context_size, masked=masked)
-        train, calibration, test = (t.subsample(n) for t, n in zip(splits, three_sizes(sequences), strict=True))
-        study = lh.SufficiencyStudy(
-            series,
-            tuple(f"blocks.{i}.{site}" for i in blocks for site in words(sites)),
-            train=train,
-            calibration=calibration,
-            test=test,
-            methods=words(methods),
-            targets=words(targets),
-            close_ups=words(methods)[:1],
-            n_components=components,
-            penalty_total=penalty_total,
-            relative_to=relative_to,
-            steps=mask_steps,
-            batch_size=batch_size,
-            translator_steps=translator_steps,
-            sweep=numbers(sweep, "--sweep", float),
-            n_random=random_masks,
-            seeds=tuple(range(seed, seed + seeds)),
-            leave_out_massive=leave_out_massive,
-            life_history=life_history,
-            seed=seed,
-            allow_duplicates=allow_duplicates,
-        )
-        if dry_run:
-            say_plan(study, out)
-            return
-        run_study(study, out, workers, quiet)
 
 
 @app.command()
@@ -249,15 +235,21 @@ def checkpoints(
     with clear_errors():
         from tl_lifehist.checkpoints.listing import write_listing
 
-        series = open_series(
-            model, [], stage=stage, ingredient=ingredient, subfolder=subfolder, config_from=config_from
-        )
+        layout = {"stage": stage, "ingredient": ingredient, "subfolder": subfolder, "config_from": config_from}
+        series = open_series({"model": model, **layout})
         write_listing(series, typer.echo, limit=limit)
 
 
 @app.command()
+def status(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
+    """List the stages of a run: done, missing, damaged or stale. Every file is compared with its checksum."""
+    with clear_errors():
+        print_status(run)
+
+
+@app.command()
 def report(
-    run: Annotated[list[Path], typer.Argument(help="A finished run folder, or several for one page.")],
+    run: Runs,
     out: Annotated[Path | None, typer.Option(help="Where the page of several runs goes.")] = None,
 ) -> None:
     """Write the report of finished runs again."""
@@ -267,6 +259,16 @@ def report(
         for folder in run:
             lh.load_run(folder)  # refuses one that is not finished
         say_report(lh.write_report(*run, out=out))
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    b: Annotated[Path, typer.Argument(help="Another one of the same study.")],
+) -> None:
+    """The claims of two runs side by side."""
+    with clear_errors():
+        print_comparison(a, b)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,16 @@ def options(config: type | Any) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
             yield section.name, one
 
 
+def pool_of(config: Any) -> dict[str, Any]:
+    """Every section and every setting of a configuration by name, for `stages.params_of`."""
+    sections = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
+    settings = {one.name: getattr(sections[section], one.name) for section, one in options(config)}
+    both = sections.keys() & settings.keys()
+    if both or len(settings) != len(list(options(config))):
+        raise ValueError(f"names of sections and settings must differ, all of them: {sorted(both)}")
+    return {**sections, **settings}
+
+
 def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     """A configuration with flat settings sorted into their sections: `{"d_sae": 64}` goes to `sae.d_sae`.
 

@@ -49,29 +49,26 @@ def numbers(text: str, option: str, kind: type[Number] = int) -> list[Number]:
         raise InputError(f"{option} takes {what} separated by commas, not {text!r}.") from error
 
 
-def three_sizes(text: str) -> list[int]:
-    """Sequences of the train, calibration and test text."""
-    from tl_lifehist.errors import InputError
-
-    sizes = numbers(text, "--sequences")
-    if len(sizes) != 3 or min(sizes) < 1:
-        raise InputError(f"--sequences takes three numbers above 0, as in 512,256,256, not {text!r}.")
-    return sizes
-
-
 def words(text: str) -> tuple[str, ...]:
     """Words separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def open_series(model: str, steps: list[int], *, drop: bool = False, **layout: Any) -> CheckpointSeries:
-    """The pocket suite, a folder, or a hub repository; `layout` is what `CheckpointSeries.from_hub` takes to find
-    checkpoints in it.
-    """
+def listed(value: Any, kind: type = str, option: str = "") -> tuple[Any, ...]:
+    """A list as the command line writes it, "1,2", or as a TOML file has it."""
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    return words(value) if kind is str else tuple(numbers(value, option, kind))
+
+
+def open_series(values: Mapping[str, Any]) -> CheckpointSeries:
+    """The pocket suite, a folder, or a hub repository, by the options of a command."""
     from tl_lifehist.checkpoints.series import CheckpointSeries
     from tl_lifehist.errors import InputError
 
-    given = {name: value for name, value in layout.items() if value is not None}
+    model, steps = values["model"], list(listed(values.get("steps", ""), int, "--steps"))
+    layout = ("stage", "ingredient", "subfolder", "config_from")
+    given = {name: values[name] for name in layout if values.get(name) is not None}
     if model == "pocket":
         if given:
             raise InputError(f"The pocket suite takes no {_options(given)}: these are for a folder or a repository.")
@@ -83,7 +80,7 @@ def open_series(model: str, steps: list[int], *, drop: bool = False, **layout: A
             f"There is no folder {model!r}. A hub repository is written owner/name, for example EleutherAI/pythia-160m."
         )
     else:
-        return CheckpointSeries.from_hub(model, steps=steps or None, keep=not drop, **given)
+        return CheckpointSeries.from_hub(model, steps=steps or None, keep=not values.get("drop"), **given)
     return series.subset(steps) if steps else series
 
 
@@ -91,14 +88,7 @@ def _options(given: dict[str, Any]) -> str:
     return ", ".join("--" + name.replace("_", "-") for name in given)
 
 
-def open_texts(
-    series: CheckpointSeries,
-    path: Path | None,
-    splits: tuple[str, ...],
-    *,
-    context_size: int,
-    masked: bool = False,
-) -> tuple[TokenSet, ...]:
+def open_texts(series: CheckpointSeries, values: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[TokenSet, ...]:
     """Token sets of splits that share no document: "train" and then others. Of a file, each of the others gets one
     document in five and training the rest; "pocket" is the pocket suite's own text, for which no file need be named.
     """
@@ -106,6 +96,8 @@ def open_texts(
     from tl_lifehist.errors import InputError
     from tl_lifehist.tokens import TokenSet
 
+    path = None if values.get("texts") is None else Path(values["texts"])
+    context_size, masked = values.get("context_size", 128), values.get("masked", False)
     if series.tokenizer is None:
         raise InputError(
             "This series has no tokenizer: save one beside the checkpoints with tokenizer.save_pretrained."
@@ -200,13 +192,55 @@ def worker_pool(workers: int) -> Iterator[Any]:
                 os.environ[name] = value
 
 
-def run_study(study: Any, out: Path, workers: int, quiet: bool) -> None:
-    """Run a study, and print its claims and the path of its report."""
-    say_reduced(study.description(threads=1)["reduced"])
-    with worker_pool(workers) as executor:
-        run = study.run(out, executor=executor, progress=False if quiet else None)
+def run_or_plan(study: Any, values: Mapping[str, Any]) -> None:
+    """Run a study, print its claims and write its report; or say what it would take."""
+    out, threads = Path(values["out"]), values["threads"]
+    if values["dry_run"]:
+        from tl_lifehist.dry_run import plan_study
+
+        typer.echo(str(plan_study(study, out, threads=threads)))
+        typer.echo("Nothing was done: the same command without --dry-run starts it.")
+        return
+    say_reduced(study.reduced)
+    quiet = values["quiet"]
+    with worker_pool(values["workers"]) as executor:
+        run = study.run(
+            out,
+            executor=executor,
+            threads=threads,
+            progress=False if quiet else None,
+            say=None if quiet else typer.echo,
+        )
     print_run(run)
-    say_report(run.path / "report.html")
+    say_report(run.report())
+
+
+def print_status(path: Path) -> None:
+    """The stages of a run and their states."""
+    from tl_lifehist.runs import run_status
+
+    table = run_status(path)
+    width = max(map(len, table["stage"]), default=0)
+    for row in table.itertuples(index=False):
+        typer.echo(f"{row.stage:<{width}}  {row.state:<7}  {row.why}".rstrip())
+    counts = table["state"].value_counts()
+    typer.echo(", ".join(f"{count} {state}" for state, count in counts.items()))
+
+
+def print_comparison(a: Path, b: Path) -> None:
+    """The claims of two runs side by side."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tl_lifehist.runs import compare_runs, load_run
+
+    both = compare_runs(load_run(a), load_run(b))
+    table = Table("claim", f"{a.name}", "null", "verdict", f"{b.name}", "null", "verdict")
+    for row in both.itertuples(index=False):
+        sides = [(row.observed_a, row.null_a, row.verdict_a), (row.observed_b, row.null_b, row.verdict_b)]
+        cells = [cell for o, n, v in sides for cell in (_short(o), _short(n), v if isinstance(v, str) else "-")]
+        table.add_row(str(row.claim), *cells)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def print_run(run: Run) -> None:
@@ -247,14 +281,6 @@ def say_reduced(reduced: Mapping[str, str]) -> None:
 
 def _short(value: Any) -> str:
     return "-" if value != value else f"{value:.3g}"
-
-
-def say_plan(study: Any, out: Path) -> None:
-    """What the study would fetch, compute and store."""
-    from tl_lifehist.dry_run import plan_study
-
-    typer.echo(str(plan_study(study, out)))
-    typer.echo("Nothing was done: the same command without --dry-run starts it.")
 
 
 def say_report(path: Path) -> None:

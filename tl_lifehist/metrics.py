@@ -96,3 +96,9 @@ def standardised_difference(a: Array, b: Array) -> float:
     if pooled == 0:
         return 0.0 if gap == 0 else float(np.sign(gap) * np.inf)
     return gap / float(pooled)
+
+
+def fvu(rows: Float[Tensor, "row d_model"], reconstructed: Float[Tensor, "row d_model"]) -> float:
+    """Fraction of variance unexplained: the squared error over the squared distance from the mean row (D1)."""
+    error = (rows - reconstructed).double().square().sum()
+    return float(error / (rows - rows.mean(dim=0)).double().square().sum())

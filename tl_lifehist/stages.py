@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import inspect
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,14 @@ class Stage:
     group: str = ""
     title: str = ""
     cost: Cost = Cost()
+
+
+def params_of(fn: Callable[..., Outputs], pool: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a stage's function out of a study's pool: those that its signature names, so that
+    nothing else decides it and nothing that it takes is left out of its key.
+    """
+    wanted = [p for p in inspect.signature(fn).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return {p.name: pool[p.name] for p in wanted if p.name in pool or p.default is inspect.Parameter.empty}
 
 
 class Inputs:
@@ -145,6 +154,13 @@ class Planned:
     def done(self) -> bool:
         return self.state == "done"
 
+    def again(self, store: Store) -> Planned:
+        """The same, looked up anew where it was not done."""
+        if self.done:
+            return self
+        state, why = state_of(self.stage.name, self.decided_by, store)
+        return dataclasses.replace(self, state=state, why=why)
+
 
 def plan(
     stages: Sequence[Stage],
@@ -178,19 +194,25 @@ def plan(
             "threads": threads,
         }
         keys[stage.name] = fingerprint(decided_by)
-        state, why = _state(stage.name, keys[stage.name], decided_by, store)
+        state, why = ("missing", "") if store is None else state_of(stage.name, decided_by, store)
         planned.append(Planned(stage, keys[stage.name], decided_by, state, why))
     return planned
 
 
-def _state(name: str, key: str, decided_by: Mapping[str, Any], store: Store | None) -> tuple[str, str]:
-    if store is None or not store.folder(name).is_dir():
+def plan_held(store: Store) -> list[tuple[str, str, str]]:
+    """Stage, state and why, of every stage that the last start of a run planned."""
+    return [(name, *state_of(name, decided_by, store)) for name, decided_by in store.plan.items()]
+
+
+def state_of(name: str, decided_by: Mapping[str, Any], store: Store) -> tuple[str, str]:
+    """What a folder holds of a stage that is decided by this, and why it does not count."""
+    if not store.folder(name).is_dir():
         return "missing", ""
     try:
         held = store.manifest(name)
     except InputError:
         return "damaged", "manifest.json is damaged"
-    if held.key != key or fingerprint(held.decided_by) != held.key:
+    if held.key != fingerprint(decided_by) or fingerprint(held.decided_by) != held.key:
         return "stale", _difference(held, decided_by)
     damage = store.damage(name)
     return ("damaged", damage) if damage else ("done", "")

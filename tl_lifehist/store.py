@@ -1,6 +1,7 @@
 """What a run leaves on disk: this file alone knows where everything lies and how it is written and read.
 
     study.json            configuration, seed, threads, versions, fingerprints of the weights
+    plan.json             the stages of the study and what decides each
     texts/<key>.safetensors
     stages/<stage>/       the outputs of one stage and their manifest.json
     tables/               the same for the last stage: what a reader wants
@@ -157,6 +158,25 @@ class Store:
         with clear_disk_errors(self.path):
             text = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False) + "\n"
             _replace(self.path / "study.json", text.encode())
+
+    @property
+    def plan(self) -> dict[str, dict[str, Any]]:
+        """What decides each stage of the study, as it was last started.
+
+        Raises:
+            InputError: there is none, or it cannot be read.
+        """
+        _ = self.record
+        path = self.path / "plan.json"
+        try:
+            return {str(name): dict(decided_by) for name, decided_by in json.loads(path.read_text("utf-8")).items()}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{path} is missing or damaged: start the run's own command again.") from error
+
+    def write_plan(self, decided_by: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace the plan in one move."""
+        with clear_disk_errors(self.path):
+            _replace(self.path / "plan.json", json.dumps(decided_by, ensure_ascii=False).encode())
 
     # texts
 

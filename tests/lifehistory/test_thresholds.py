@@ -16,7 +16,7 @@ from test_joint_ablation import population
 from test_survival import lived, persisting
 
 from tl_lifehist.lifehistory import noise
-from tl_lifehist.lifehistory.ablation_parts import compare_roles
+from tl_lifehist.lifehistory.ablation_breakdown import compare_roles
 from tl_lifehist.lifehistory.content import content_classes
 from tl_lifehist.lifehistory.controls import draw_controls
 from tl_lifehist.lifehistory.forecast import onset_step, predict_carriers, training_phase

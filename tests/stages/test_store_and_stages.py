@@ -141,11 +141,11 @@ def pid(inputs: Inputs, *, step: int) -> dict[str, Any]:
 
 
 def grouped(steps: tuple[int, ...]) -> list[Stage]:
-    found = []
-    for step in steps:
-        for name in ("a", "b"):
-            found.append(Stage(f"{name}/{step}", pid, {"step": step}, steps=(step,), group=f"step{step}"))
-    return found
+    return [
+        Stage(f"{name}/{step}", pid, {"step": step}, steps=(step,), group=f"step{step}")
+        for step in steps
+        for name in ("a", "b")
+    ]
 
 
 def test_a_group_shares_its_model_and_its_passes(tmp_path, pocket_series):

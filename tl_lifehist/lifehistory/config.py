@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tl_lifehist.config import option
-from tl_lifehist.errors import InputError
+from tl_lifehist.errors import InputError, one_of
 
 
 @dataclass(frozen=True)
@@ -18,26 +18,30 @@ class SAETraining:
     init: str = option("shared", 'initial weights: "shared", "independent" or "previous"')
 
     def __post_init__(self) -> None:
-        if self.init not in ("shared", "independent", "previous"):
-            raise InputError(f'init={self.init!r} is unknown: use "shared", "independent" or "previous".')
+        one_of("init", self.init, ("shared", "independent", "previous"))
         _at_least(self, 1, "k", "training_tokens", *(["d_sae"] if self.d_sae is not None else []))
 
 
 @dataclass(frozen=True)
+class Alive:
+    """Which features are alive (D2, D3)."""
+
+    firing_threshold: float = option(1e-6, "a code up to it does not fire")
+    min_rate: float = option(1e-3, "least firing rate of an alive feature")
+    min_count: int = option(50, "least number of firings of an alive feature")
+
+
+@dataclass(frozen=True)
 class Matching:
-    """Which features are alive, and which of two checkpoints are one (D2, D3, D5 to D7)."""
+    """Which features of two checkpoints are one (D5 to D7)."""
 
     min_similarity: float = option(0.5, "least Pearson correlation of a match [P]")
     method: str = option("gated", 'assignment: "gated", or "dense", the literal order')
     transformed: float | None = option(None, "least correlation of a second, weaker match; none by default [prior]")
     max_gap: int = option(0, "checkpoints that a lineage may skip")
-    min_rate: float = option(1e-3, "least firing rate of an alive feature")
-    min_count: int = option(50, "least number of firings of an alive feature")
-    firing_threshold: float = option(1e-6, "a code up to it does not fire")
 
     def __post_init__(self) -> None:
-        if self.method not in ("gated", "dense"):
-            raise InputError(f'method={self.method!r} is unknown: use "gated" or "dense".')
+        one_of("method", self.method, ("gated", "dense"))
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,28 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Controls:
-    """Controls of loads and of recruitment (D19, C6, C8)."""
+class ControlSets:
+    """Control sets of loads and of recruitment (D19, C6, C8)."""
 
-    controls: tuple[str, ...] = option(("count", "rate", "mass"), "kinds of control sets")
+    controls: tuple[str, ...] = option(("count", "rate", "mass"), "kinds of control sets for the joint load")
     n_draws: int = option(100, "control sets of each kind")
+    n_rewired: int = option(20, "degree-preserving rewirings of the graph")
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "n_draws")
+
+
+@dataclass(frozen=True)
+class Equals:
+    """When a feature counts as another's equal (D19)."""
+
     n_nearest: int = option(10, "neighbours in rate or mass that a control is drawn from")
     caliper: float = option(0.25, "largest distance of a control, in decades")
     max_unmatched: float = option(0.1, "share of carriers without an equal above which nothing is testable")
     max_smd: float = option(0.25, "standardised mean difference above which nothing is testable")
-    n_rewired: int = option(20, "degree-preserving rewirings of the graph")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "n_draws", "n_nearest")
+        _at_least(self, 1, "n_nearest")
 
 
 @dataclass(frozen=True)
@@ -136,11 +149,13 @@ class LifeHistoryConfig:
     """Every threshold and size of a life-history study, by section."""
 
     sae: SAETraining = field(default_factory=SAETraining)
+    alive: Alive = field(default_factory=Alive)
     matching: Matching = field(default_factory=Matching)
-    carriers: CarrierRule = field(default_factory=CarrierRule)
+    rule: CarrierRule = field(default_factory=CarrierRule)
     containment: Containment = field(default_factory=Containment)
     noise: Noise = field(default_factory=Noise)
-    controls: Controls = field(default_factory=Controls)
+    control_sets: ControlSets = field(default_factory=ControlSets)
+    equals: Equals = field(default_factory=Equals)
     sampling: Sampling = field(default_factory=Sampling)
     forecast: Forecasting = field(default_factory=Forecasting)
     verdicts: Verdicts = field(default_factory=Verdicts)

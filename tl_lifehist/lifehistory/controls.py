@@ -9,14 +9,14 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from tl_lifehist.errors import InputError, one_of
+from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST, draw_within_caliper
 from tl_lifehist.lifehistory.containment import feature_roles
+from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.metrics import standardised_difference
 
 Chosen = dict[str, list[int]]
-KINDS = ("count", "rate", "mass")
 MAX_UNMATCHED = 0.1  # share of carriers without an equal, above which there is no fair control
 MAX_SMD = 0.25  # of the matched quantity (ours): beyond it the controls are no equals
 
@@ -49,8 +49,8 @@ def draw_controls(
     """Control sets of alive non-carriers of the same hook points (D19).
 
     Args:
-        kind: "count" draws at random; "rate" and "mass" draw, for each carrier, one without replacement among the
-            `n_nearest` in the logarithm within `caliper`.
+        kind: one of `CONTROLS`: "count" draws at random; "rate" and "mass", and others with a measure, draw, for each
+            carrier, one without replacement among the `n_nearest` in the logarithm within `caliper`.
         among: candidates by hook point; all alive non-carriers by default.
         n_nearest: nearest candidates that one is drawn from.
         caliper: how far they may lie, in decades.
@@ -67,7 +67,7 @@ def draw_controls(
     How it can mislead: control sets of one pool overlap, so their spread, and p with it, is too small when the pool is
     only a few times the carriers.
     """
-    one_of("kind", kind, KINDS)
+    control = CONTROLS[kind]
     rng = np.random.default_rng(seed)
     pools: dict[str, NDArray[np.int64]] = {}
     for name, chosen in carriers.items():
@@ -91,12 +91,11 @@ def draw_controls(
                 subset = True
                 wanted = np.sort(rng.permutation(wanted)[: -(-len(pool) // 2)])
             tried += len(wanted)
-            if kind == "count":
+            if control.measure is None:
                 picked = rng.permutation(pool)[: len(wanted)]
                 kept = wanted
             else:
-                measure = getattr(profiles[name], {"rate": "firing_rate", "mass": "mass"}[kind])
-                value = np.log10(np.maximum(measure, 1e-30))
+                value = np.log10(np.maximum(control.values(profiles[name]), 1e-30))
                 found = draw_within_caliper(value[wanted], value[pool], rng, n_nearest=n_nearest, caliper=caliper)
                 kept, picked = wanted[found[0]], pool[found[1]]
                 unmatched += len(wanted) - len(kept)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.effects import BATCH_SIZE, scored_losses
-from tl_lifehist.errors import InputError, one_of
+from tl_lifehist.errors import InputError
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST
+from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.controls import (
-    KINDS,
     MAX_SMD,
     MAX_UNMATCHED,
     Chosen,
@@ -75,7 +75,7 @@ def joint_ablation(
     tokens: TokenSet,
     *,
     graph: nx.DiGraph | None = None,
-    controls: Sequence[str] = KINDS,
+    controls: Sequence[str] = ("count", "rate", "mass"),
     n_draws: int = 100,
     seed: int = 0,
     mode: str = "zero",
@@ -99,7 +99,7 @@ def joint_ablation(
         profiles: `{hook_name: FeatureProfiles}` at that checkpoint; they define alive, rate and mass.
         tokens: text to score.
         graph: a containment graph; adds count controls drawn among its roots, mids and leaves.
-        controls: of "count", "rate", "mass".
+        controls: of `CONTROLS`: "count", "rate", "mass", and what was registered.
         n_draws: draws of each kind.
         mode: as in `FeatureAblation` ("mean" and "resample" need dictionaries with a reference).
         form: as in `FeatureAblation`.
@@ -118,8 +118,7 @@ def joint_ablation(
         InputError: an empty carrier set, an unknown kind of control, a hook point without SAE or profile.
     """
     require_carriers(carriers)
-    for kind in controls:
-        one_of("kind", kind, KINDS)
+    CONTROLS.require(controls, "controls")
     missing = [name for name in carriers if name not in saes or name not in profiles]
     if missing:
         raise InputError(

@@ -82,6 +82,48 @@ class FeatureProfiles:
                 )
         object.__setattr__(self, "acts", matrix)
 
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Plain arrays, as a file holds them: data, indices, indptr, shape, residual_norm, decoder_norm,
+        firing_threshold. Token ids and documents are the text's.
+        """
+        return {
+            "data": self.acts.data,
+            "indices": self.acts.indices.astype(np.int32),
+            "indptr": self.acts.indptr.astype(np.int64),
+            "shape": np.array(self.acts.shape, dtype=np.int64),
+            "residual_norm": np.array(np.nan if self.residual_norm is None else self.residual_norm),
+            "decoder_norm": self.norm,
+            "firing_threshold": np.array(self.firing_threshold),
+        }
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], *, step: int, hook_name: str, **text: Any
+    ) -> FeatureProfiles:
+        """The counterpart of `to_arrays`; `text` gives token_ids and documents.
+
+        Raises:
+            InputError: indices that no matrix of this shape has.
+        """
+        shape, indptr, indices = tuple(map(int, arrays["shape"])), arrays["indptr"], arrays["indices"]
+        whole = len(shape) == 2 and len(indptr) == shape[1] + 1 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
+        inside = len(indices) == len(arrays["data"]) == indptr[-1] and (
+            len(indices) == 0 or (indices.min() >= 0 and indices.max() < shape[0])
+        )
+        if not (whole and inside):
+            raise InputError(f"The stored profile of step {step} at {hook_name!r} is damaged: make it again.")
+        acts = sp.csc_array((arrays["data"], indices, indptr), shape=shape)
+        norm = float(arrays["residual_norm"])
+        return cls(
+            step,
+            hook_name,
+            acts,
+            None if np.isnan(norm) else norm,
+            decoder_norm=arrays["decoder_norm"],
+            firing_threshold=float(arrays["firing_threshold"]),
+            **text,
+        )
+
     @property
     def n_rows(self) -> int:
         """Evaluation positions."""
@@ -198,7 +240,6 @@ def _column_entropy(matrix: sp.csc_array, scale: float) -> Floats:
     return np.where(total > 0, np.clip(value, 0, None), np.nan)
 
 
-@torch.no_grad()
 def profile_saes(
     model: HookedModel,
     saes: Mapping[str, Dictionary],
@@ -221,29 +262,55 @@ def profile_saes(
         InputError: an unknown hook point, an SAE of another width, activations that are NaN (with step, hook point and
             position), no valid position.
     """
+    passed = {"step": step, "firing_threshold": firing_threshold, "batch_size": batch_size}
+    return profile_replicates(model, {"": saes}, tokens, **passed)[""]
+
+
+@torch.no_grad()
+def profile_replicates(
+    model: HookedModel,
+    saes: Mapping[str, Mapping[str, Dictionary]],
+    tokens: TokenSet,
+    *,
+    step: int = 0,
+    firing_threshold: float = FIRING_THRESHOLD,
+    batch_size: int = BATCH_SIZE,
+) -> dict[str, dict[str, FeatureProfiles]]:
+    """As `profile_saes`, for several SAEs of each hook point: `{replicate: {hook_name: FeatureProfiles}}`. One forward
+    pass serves all.
+
+    Raises:
+        InputError: as `profile_saes`.
+    """
     require_valid(tokens)
-    parts: dict[str, list[Any]] = {name: [] for name in saes}
-    norms = dict.fromkeys(saes, 0.0)
+    hook_names = list(dict.fromkeys(h for at in saes.values() for h in at))
+    parts: dict[tuple[str, str], list[Any]] = {(name, h): [] for name, at in saes.items() for h in at}
+    norms = dict.fromkeys(hook_names, 0.0)
     try:
-        for batch in stream_activations(model, list(saes), tokens, batch_size=batch_size):
-            for name, rows in batch.items():
-                require_width(saes[name], rows.shape[1], name)
-                parts[name].append(_sparse_codes(saes[name], rows, firing_threshold))
-                norms[name] += float(rows.double().norm(dim=1).sum())
+        for batch in stream_activations(model, hook_names, tokens, batch_size=batch_size):
+            for h, rows in batch.items():
+                norms[h] += float(rows.double().norm(dim=1).sum())
+                for name, at in saes.items():
+                    if h in at:
+                        require_width(at[h], rows.shape[1], h)
+                        parts[name, h].append(_sparse_codes(at[h], rows, firing_threshold))
     except NonFiniteActivations as error:
         raise NonFiniteActivations(f"Step {step}: {error}") from error
     return {
-        name: FeatureProfiles(
-            step=step,
-            hook_name=name,
-            acts=sp.vstack(parts[name], format="csc"),
-            residual_norm=norms[name] / tokens.n_valid,
-            token_ids=tokens.row_tokens,
-            documents=tokens.row_documents,
-            decoder_norm=decoder_directions(sae).double().norm(dim=1).cpu().numpy(),
-            firing_threshold=firing_threshold,
-        )
-        for name, sae in saes.items()
+        name: {
+            h: FeatureProfiles(
+                step=step,
+                hook_name=h,
+                acts=sp.vstack(parts[name, h], format="csc"),
+                residual_norm=norms[h] / tokens.n_valid,
+                token_ids=tokens.row_tokens,
+                documents=tokens.row_documents,
+                decoder_norm=decoder_directions(sae).double().norm(dim=1).cpu().numpy(),
+                firing_threshold=firing_threshold,
+            )
+            for h, sae in at.items()
+        }
+        for name, at in saes.items()
     }
 
 

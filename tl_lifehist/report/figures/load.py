@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from tl_lifehist.lifehistory.control_kinds import short_label_of
 from tl_lifehist.report.figures.style import (
     CARRIER,
     CONTROL,
@@ -20,15 +21,6 @@ from tl_lifehist.report.figures.style import (
     short,
 )
 
-KINDS = {
-    "count": "same count",
-    "count_root": "same count, roots",
-    "count_mid": "same count, mids",
-    "count_leaf": "same count, leaves",
-    "rate": "same firing rates",
-    "mass": "same masses",
-    "stable": "seed-stable, same masses",
-}
 LEGEND = "Orange: all carriers. Blue: the carriers of one hook point. Green: sums. Grey: other sets of equal size."
 
 
@@ -52,7 +44,7 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
         draws = load[load["kind"] == row["kind"]]
         tested = row["verdict"] != "not testable"
         verdict = " · ".join(part for part in (p_label(row["p"]) if tested else "", str(row["verdict"])) if part)
-        place = f"{KINDS.get(row['kind'], plain(row['kind']))}<br><i>{plain(verdict)}</i>"
+        place = f"{plain(short_label_of(row['kind']))}<br><i>{plain(verdict)}</i>"
         own = draws["delta_ce_carriers"].to_numpy(dtype=float)
         carriers = own if len(np.unique(own)) > 1 else np.array([row["carriers"]], dtype=float)
         fig.add_box(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tl_lifehist.lifehistory.control_kinds import short_label_of
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.load import KINDS
 from tl_lifehist.report.markup import badge, details, escape, frame, interval, number, p_value, percent, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.tables import RunTables
@@ -28,7 +28,7 @@ def load(run: RunTables) -> Content:
     head += ["SMD log rate", "SMD log mass", "verdict"]
     rows = [
         [
-            escape(KINDS.get(row["kind"], row["kind"])),
+            escape(short_label_of(row["kind"])),
             number(row["n_draws"]),
             number(row["carriers"]),
             number(row["control_mean"]),

@@ -1,0 +1,137 @@
+"""Contexts of the carriers, and content classes with their load (D24)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+
+from tl_lifehist.effects import scored_losses
+from tl_lifehist.interventions import FeatureAblation
+from tl_lifehist.lifehistory.config import Alive, CarrierRule, Equals
+from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
+from tl_lifehist.lifehistory.contexts import top_contexts
+from tl_lifehist.lifehistory.controls import draw_controls
+from tl_lifehist.lifehistory.history import History, knobs
+from tl_lifehist.metrics import interval
+from tl_lifehist.models import HookedModel
+from tl_lifehist.stages import Inputs, Outputs
+from tl_lifehist.tokens import TokenSet
+
+CLASSES = ("infrastructure", "legible")
+
+
+def content(
+    inputs: Inputs,
+    *,
+    steps: tuple[int, ...],
+    hook_names: tuple[str, ...],
+    alive: Alive,
+    rule: CarrierRule,
+    equals: Equals,
+    contexts: int,
+    window: int,
+    content_draws: int,
+    load_tokens: int,
+    min_mass_share: float,
+    seed: int,
+) -> Outputs:
+    """Tables `classes` of all alive features, `contexts` of the carriers and `content`; nothing without a tokenizer."""
+    history = History(inputs, steps, hook_names)
+    test, tokenizer = inputs.text("test"), inputs.series.tokenizer
+    if tokenizer is None:
+        return {}
+    infrastructure = vocabulary_classes(tokenizer, int(test.ids.max()) + 1)
+    classes = {
+        key: content_classes(profile, infrastructure, min_mass_share=min_mass_share)
+        for key, profile in history.profiles.items()
+    }
+    rows = [
+        (step, h, int(f), classes[step, h][f])
+        for (step, h) in history.profiles
+        for f in history.lineages.alive[step, h].tolist()
+    ]
+    tables = {"classes": pd.DataFrame(rows, columns=["step", "hook_name", "feature", "content"])}
+    carriers = history.carriers(rule)
+    shown = [
+        top_contexts(history.final[h], test, features, tokenizer, n=contexts, window=window)
+        for h, features in carriers.at(history.last).items()
+        if features
+    ]
+    if shown:
+        tables["contexts"] = pd.concat(shown, ignore_index=True)
+    if len(carriers):
+        at_end = {h: classes[history.last, h] for h in hook_names}
+        graph = history.graph(history.last)
+        others = {**knobs(equals, "n_nearest", "caliper"), **knobs(alive, "min_rate", "min_count")}
+        others |= {"n_draws": content_draws, "seed": seed}
+        text = test.head(load_tokens)
+        tables["content"] = content_load(
+            inputs.model(history.last), history, rule, at_end, graph, text, equals.max_unmatched, others
+        )
+    return tables
+
+
+def content_load(
+    model: HookedModel,
+    history: History,
+    rule: CarrierRule,
+    classes: Mapping[str, Any],
+    graph: nx.DiGraph,
+    text: TokenSet,
+    max_unmatched: float,
+    draws_of: Mapping[str, Any],
+) -> pd.DataFrame:
+    """Each class's share of carriers, joint load and descendants, beside sets of equal mass from the other class.
+
+    Args:
+        draws_of: keyword arguments of `draw_controls`.
+    """
+    last = history.last
+    saes, alive = history.saes_of(last), history.lineages.alive
+    carriers = history.carriers(rule).at(last)
+    total = sum(len(c) for c in carriers.values())
+    base = scored_losses(model, text)
+    below = set().union(*(nx.descendants(graph, (h, f)) for h, c in carriers.items() for f in c if (h, f) in graph))
+    below -= {(h, f) for h, c in carriers.items() for f in c}
+
+    def cost(chosen: Mapping[str, list[int]]) -> float:
+        return float((scored_losses(model, text, FeatureAblation(saes, chosen)) - base).mean())
+
+    rows = []
+    for name in CLASSES:
+        mine = {h: [f for f in c if classes[h][f] == name] for h, c in carriers.items()}
+        others = {h: [int(f) for f in alive[last, h] if classes[h][f] != name] for h in carriers}
+        count = sum(len(f) for f in mine.values())
+        pairs: list[tuple[float, float]] = []
+        if count:
+            draws = draw_controls(history.final, mine, kind="mass", among=others, **draws_of)
+            if np.mean([d.unmatched_share for d in draws]) <= max_unmatched:
+                # where the other class is smaller, each draw compares equal parts of both
+                pairs = [(cost(d.carriers), cost(d.controls)) for d in draws if any(d.controls.values())]
+        compared, null = (np.array(side) for side in zip(*pairs, strict=True)) if pairs else (np.zeros(0), np.zeros(0))
+        low, high = interval(null)
+        n_class = sum(int((classes[h][alive[last, h]] == name).sum()) for h in carriers)
+        rows.append(
+            {
+                "content": name,
+                "n": n_class,
+                "n_carriers": count,
+                "share_of_alive": n_class / max(sum(len(alive[last, h]) for h in carriers), 1),
+                "share_of_carriers": count / total if total else float("nan"),
+                "joint_load": cost(mine) if count else float("nan"),
+                "compared_load": float(compared.mean()) if pairs else float("nan"),
+                "null_load_mean": float(null.mean()) if pairs else float("nan"),
+                "null_load_low": low,
+                "null_load_high": high,
+                "null_draws": len(pairs),
+                "p": float((1 + (null >= compared).sum()) / (len(pairs) + 1)) if pairs else float("nan"),
+                "share_of_descendants": sum(classes[h][f] == name for h, f in below) / len(below)
+                if below
+                else float("nan"),
+            }
+        )
+    return pd.DataFrame(rows)

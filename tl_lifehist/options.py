@@ -1,0 +1,118 @@
+"""The options of the study commands, made from the configurations, so that a new setting is an option by itself."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import Field
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import click
+import typer
+
+from tl_lifehist.config import configured, from_sections, options
+
+Values = dict[str, Any]
+
+
+def study_command(
+    app: typer.Typer, name: str, common: Mapping[str, tuple[Any, Any]], config: type, about: str
+) -> Callable[[Callable[[Values, Any], None]], Callable[[Values, Any], None]]:
+    """Register `run(values, config)` as a command: its common options by name, and an option for each setting.
+
+    Args:
+        common: type and default by name, for what is no setting: the model, the texts, where the run goes.
+        config: the configuration whose settings become options.
+
+    What a TOML file (`--config`) says goes before the defaults, and an option before the file.
+    """
+
+    def register(run: Callable[[Values, Any], None]) -> Callable[[Values, Any], None]:
+        settings = {one.name: _option(config, section, one) for section, one in options(config)}
+
+        def command(ctx: typer.Context, **given: Any) -> None:
+            from tl_lifehist.console import clear_errors
+
+            with clear_errors():
+                run(*_settled(ctx, given, common, config))
+
+        kinds = {"ctx": (typer.Context, inspect.Parameter.empty), **common, **settings}
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+                for key, (kind, default) in kinds.items()
+            ]
+        )
+        command.__annotations__ = {key: kind for key, (kind, _) in kinds.items()}
+        command.__doc__ = about
+        app.command(name)(command)
+        return run
+
+    return register
+
+
+def _option(config: type, section: str, one: Field[Any]) -> tuple[Any, Any]:
+    """Type and default of the option of a setting; a list is written with commas."""
+    hints = get_type_hints(_section(config, section))
+    kind = hints[one.name]
+    kinds = [k for k in get_args(kind) or (kind,) if k is not type(None)]
+    listed = any(getattr(k, "__origin__", k) is tuple for k in kinds)
+    default = one.default
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    about = f"{one.metadata['about'][:1].upper()}{one.metadata['about'][1:]}."
+    option = typer.Option(help=about, rich_help_panel=section, show_default=default is not None)
+    plain = str if listed else kinds[0]
+    return Annotated[plain | None if default is None else plain, option], shown
+
+
+def _section(config: type, name: str) -> Any:
+    return config.__dataclass_fields__[name].default_factory  # type: ignore[attr-defined]
+
+
+def _settled(ctx: typer.Context, given: Values, common: Mapping[str, Any], config: type) -> tuple[Values, Any]:
+    """Values of the common options and the configuration: defaults, then the file, then what was written."""
+    written = {key for key in given if ctx.get_parameter_source(key) not in (None, click.core.ParameterSource.DEFAULT)}
+    file = _read(given["config"])
+    top = {key: value for key, value in file.items() if not isinstance(value, Mapping)}
+    _require_known(top, common)
+    values = {key: given[key] for key in common} | {k: v for k, v in top.items() if k not in written}
+    made = from_sections(config, {key: value for key, value in file.items() if isinstance(value, Mapping)})
+    kinds = {one.name: (section, one) for section, one in options(config)}
+    settings = {key: _parsed(config, kinds[key], given[key]) for key in written if key in kinds}
+    return values, configured(config, made, settings)
+
+
+def _read(path: Path | None) -> Values:
+    from tl_lifehist.errors import InputError
+
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"There is no configuration file {path} that can be read.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}.") from error
+
+
+def _require_known(top: Values, common: Mapping[str, Any]) -> None:
+    from tl_lifehist.errors import InputError, nearest
+
+    for key in top:
+        if key not in common or key in ("config", "dry_run"):
+            raise InputError(f"{key!r} is no key of a configuration file; the nearest are: {nearest(key, common)}.")
+
+
+def _parsed(config: type, place: tuple[str, Field[Any]], value: Any) -> Any:
+    """A written value as the setting takes it."""
+    from tl_lifehist.console import numbers, words
+
+    section, one = place
+    hint = get_type_hints(_section(config, section))[one.name]
+    for kind in get_args(hint) or (hint,):
+        if getattr(kind, "__origin__", kind) is tuple:
+            item = get_args(kind)[0]
+            return words(value) if item is str else tuple(numbers(value, f"--{one.name.replace('_', '-')}", item))
+    return value
