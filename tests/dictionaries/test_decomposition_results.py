@@ -12,15 +12,11 @@ from planted_parts import spread
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tl_lifehist.dictionaries.decomposition import (
-    METHODS,
-    Decomposition,
-    decompose,
-    dictionary_overlap,
-    load_decomposition,
-)
+from tl_lifehist.dictionaries.decomposition import Decomposition, decompose, dictionary_overlap, load_decomposition
+from tl_lifehist.dictionaries.methods import METHODS, FitOptions, Method
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions
-from tl_lifehist.dictionaries.rows import BLOCK
+from tl_lifehist.dictionaries.rows import BLOCK, Moments, Rows
+from tl_lifehist.dictionaries.svd import Fit
 from tl_lifehist.errors import InputError
 from tl_lifehist.interventions import FeatureAblation, MaskedReconstruction
 
@@ -148,19 +144,39 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path):
     save_file({"W_dec": torch.ones(2, 5)}, path)
     with pytest.raises(InputError, match="holds no decomposition"):
         load_decomposition(path)
-    head = int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8 : 8 + head])
-    for change in ("not json", json.dumps({"method": "svd"}), json.dumps(7)):
-        metadata = {**header["__metadata__"], "decomposition": change}
-        save_file({"W_dec": torch.ones(2, 5)}, path, metadata=metadata)
-        with pytest.raises(InputError, match="damaged"):
+    stored = found.to_tensors()
+    for change in ("not json", json.dumps({"method": "svd"}), json.dumps({"format": "another"}), json.dumps(7)):
+        about = torch.tensor(list(change.encode()), dtype=torch.uint8)
+        save_file({**stored, "about": about}, path)
+        with pytest.raises(InputError, match="holds no decomposition"):
             load_decomposition(path)
-    tensors = {f.name: getattr(found, f.name) for f in fields(found) if isinstance(getattr(found, f.name), Tensor)}
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     for name, wrong in (("b_dec", torch.ones(4)), ("code_mean", torch.ones(3)), ("W_enc", torch.ones(2, 5))):
-        save_file({**tensors, name: wrong}, path, metadata=header["__metadata__"])
-        with pytest.raises(InputError, match="damaged"):
+        save_file({**stored, name: wrong}, path)
+        with pytest.raises(InputError, match="holds no decomposition"):
             load_decomposition(path)
+
+
+def fit_axes(rows: Rows, found: Moments, n_components: int, options: FitOptions) -> Fit:
+    """The first coordinates, in an order that the seed draws."""
+    order = torch.randperm(len(found.mean), generator=torch.Generator().manual_seed(options.seed))
+    axes = torch.eye(len(found.mean))[order[:n_components]].to(found.mean)
+    return Fit(axes, found.mean, axes.T.contiguous())
+
+
+def test_a_decomposition_of_ones_own_is_one_line():
+    METHODS.register("axes", Method(fit_axes, "Axes", linear=True))
+    try:
+        x = spread(80, 5)
+        found = decompose(x, method="axes", n_components=3, seed=1)
+        assert found.method == "axes"
+        assert torch.equal(found.W_dec.sort(dim=1).values[:, :4], torch.zeros(3, 4))
+        assert found.encode(x).shape == (80, 3)
+        with pytest.raises(InputError, match='no 6 components under "axes"'):
+            decompose(x, method="axes", n_components=6)
+    finally:
+        METHODS.unregister("axes")
+    with pytest.raises(InputError, match="'axes' is unknown"):
+        decompose(x, method="axes")
 
 
 def test_mistakes_are_named():

@@ -14,7 +14,8 @@ from planted_parts import cosine_match, generator, parts, sources, spread
 from torch import Tensor
 
 from tl_lifehist.dictionaries import hals, nmf, semi_nmf
-from tl_lifehist.dictionaries.decomposition import METHODS, Decomposition, decompose, dictionary_overlap
+from tl_lifehist.dictionaries.decomposition import Decomposition, decompose, dictionary_overlap
+from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.dictionaries.nnls import nnls
 from tl_lifehist.dictionaries.rows import BLOCK
 from tl_lifehist.metrics import nmse

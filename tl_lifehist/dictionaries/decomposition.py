@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from tl_lifehist.dictionaries.ica import fit_ica
-from tl_lifehist.dictionaries.nmf import fit_nmf
+from tl_lifehist.dictionaries.methods import METHODS, FitOptions
 from tl_lifehist.dictionaries.nnls import nnls
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, require_width
 from tl_lifehist.dictionaries.rows import Activations, Moments, Rows, moments
-from tl_lifehist.dictionaries.semi_nmf import fit_semi_nmf
-from tl_lifehist.dictionaries.svd import Fit, fit_svd
+from tl_lifehist.dictionaries.svd import Fit
 from tl_lifehist.errors import InputError, one_of
 
-METHODS = ("svd", "ica", "nmf", "semi_nmf")
 N_COMPONENTS = 100
 N_CODES = 4096  # rows whose codes are kept for resampling
-_FORMAT = "tl_lifehist.decomposition.1"
+_FORMAT = "tl_lifehist.decomposition.2"  # 1 kept what is no tensor in the file's metadata
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,7 +32,7 @@ class Decomposition:
     """A dictionary fitted to activations, with its reference (formula 1 of the sufficiency methods): H~ = b + U V.
 
     Attributes:
-        method: "svd", "ica", "nmf" or "semi_nmf".
+        method: "svd", "ica", "nmf", "semi_nmf", or one of your own in `METHODS`.
         W_dec: directions V, ordered by `component_variance`; unit rows for SVD, NMF and SemiNMF.
         b_dec: the base b: the mean of the fit rows, for NMF each feature's minimum, or 0 with `offset="relu"`.
         W_enc: codes are `(x - b_dec) @ W_enc`; None where they are non-negative least squares with V fixed.
@@ -103,12 +101,37 @@ class Decomposition:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file; everything that is no tensor is JSON in its metadata."""
+    def to_tensors(self) -> dict[str, Tensor]:
+        """All of it as tensors by name, on the CPU: what a file holds. What is no tensor is JSON in `about`."""
         tensors = self._tensors()
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in tensors and f.name != "W_enc"}
-        stored = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
-        save_file(stored, path, metadata={"format": _FORMAT, "decomposition": json.dumps(rest)})
+        about = torch.frombuffer(bytearray(json.dumps({"format": _FORMAT, **rest}).encode()), dtype=torch.uint8)
+        return {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()} | {"about": about}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Decomposition:
+        """The counterpart of `to_tensors`.
+
+        Raises:
+            InputError: tensors that are no decomposition, or do not belong together.
+        """
+        try:
+            about = json.loads(bytes(tensors["about"].tolist()))
+            if about.pop("format") != _FORMAT:
+                raise ValueError("another format")
+            found = cls(**{"W_enc": None, **{name: t for name, t in tensors.items() if name != "about"}, **about})
+            k, d_model = found.W_dec.shape
+            shapes = {"b_dec": (d_model,), "x_mean": (d_model,), "code_mean": (k,), "component_variance": (k,)}
+            shapes |= {"W_enc": (d_model, k), "code_sample": (len(found.code_sample), k)}
+            if any(tensor.shape != shapes.get(name, tensor.shape) for name, tensor in found._tensors().items()):
+                raise ValueError("shapes that do not belong together")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"These tensors hold no decomposition of this version ({error}).") from error
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, which `load_decomposition` reads."""
+        save_file(self.to_tensors(), path)
 
 
 def load_decomposition(path: str | Path) -> Decomposition:
@@ -120,22 +143,13 @@ def load_decomposition(path: str | Path) -> Decomposition:
     if not Path(path).is_file():
         raise InputError(f"There is no decomposition at {path}: give the file that Decomposition.save wrote.")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise InputError(f"{path} holds no decomposition of this version: give a file of Decomposition.save.")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        found = Decomposition(**{"W_enc": None, **tensors, **json.loads(metadata["decomposition"])})
-        k, d_model = found.W_dec.shape
-        shapes = {"b_dec": (d_model,), "x_mean": (d_model,), "code_mean": (k,), "component_variance": (k,)}
-        shapes |= {"W_enc": (d_model, k), "code_sample": (len(found.code_sample), k)}
-        if any(tensor.shape != shapes.get(name, tensor.shape) for name, tensor in found._tensors().items()):
-            raise ValueError("shapes that do not belong together")
-        return found
-    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+        tensors = load_file(path)
+    except SafetensorError as error:
         raise InputError(f"{path} is damaged: save the decomposition again.") from error
+    try:
+        return Decomposition.from_tensors(tensors)
+    except InputError as error:
+        raise InputError(f"{path} holds no decomposition of this version: save it again.") from error
 
 
 @torch.no_grad()
@@ -155,8 +169,9 @@ def decompose(
         acts: `[row, d_model]`, or batches of such rows: a list, or a function that returns a fresh iterator. Batches
             stream: beyond one block, SVD keeps `d_model x d_model` numbers, the others also the codes of all rows. A
             plain generator can be read once, which is enough for "svd" alone.
-        method: "svd": centred, V = right singular vectors. "ica": FastICA, V = mixing^T, codes of unit variance. "nmf":
-            U, V >= 0 after subtracting each feature's minimum. "semi_nmf": H − mean ~ U V with U >= 0 and V free.
+        method: a name in `METHODS`. "svd": centred, V = right singular vectors. "ica": FastICA, V = mixing^T, codes of
+            unit variance. "nmf": U, V >= 0 after subtracting each feature's minimum. "semi_nmf": H − mean ~ U V with
+            U >= 0 and V free.
         n_components: k; by default the smaller of 100 and d_model.
         seed: of the start of the iterations and of the sampled codes.
         offset: for "nmf": "minimum" (b = minimum of each feature), or "relu" (b = 0, U V approximates relu(H)).
@@ -179,29 +194,18 @@ def decompose(
     """
     one_of("method", method, METHODS)
     one_of("offset", offset, ("minimum", "relu"))
-    rows = Rows(acts)
-    if rows.once and method != "svd":
+    chosen, rows = METHODS[method], Rows(acts)
+    if rows.once and not chosen.one_pass:
         raise InputError(
             f'A generator can be read once and "{method}" reads the rows many times: '
             "pass a function that returns a fresh iterator, a list of batches, or a tensor."
         )
-    found = moments(
-        rows, n_sample=N_CODES if method in ("svd", "ica") else 2 * N_CODES, seed=seed, exact=method == "ica"
-    )
+    found = moments(rows, n_sample=N_CODES if chosen.linear else 2 * N_CODES, seed=seed, exact=chosen.exact)
     if found.variance <= 0:
         raise InputError("The activations are constant, so there is nothing to decompose: choose another hook point.")
     k = count_components(n_components, method, n_rows=found.n_rows, d_model=len(found.mean))
-    iteration = {"seed": seed, "max_iter": max_iter, "tol": tol}
-    options: Any = {name: value for name, value in iteration.items() if value is not None}
-    if method == "svd":
-        fit = fit_svd(found, k)
-    elif method == "ica":
-        fit = fit_ica(rows, found, k, **options)
-    elif method == "nmf":
-        fit = fit_nmf(rows, found, k, offset=offset, **options)
-    else:
-        fit = fit_semi_nmf(rows, found, k, **options)
-    base = "mean" if method != "nmf" else offset
+    fit = chosen.fit(rows, found, k, FitOptions(seed, offset, max_iter, tol))
+    base = offset if chosen.shifted else "mean"
     return _with_reference(fit, rows, found, method=method, seed=seed, offset=base)
 
 
@@ -210,7 +214,7 @@ def count_components(wanted: int | None, method: str, *, n_rows: int, d_model: i
     k = min(N_COMPONENTS, d_model) if wanted is None else wanted
     if k < 1:
         raise InputError(f"n_components={k}: ask for at least one component.")
-    if method in ("svd", "ica") and k > d_model:
+    if METHODS[method].linear and k > d_model:
         raise InputError(
             f'Activations of width {d_model} have no {k} components under "{method}": use at most {d_model}.'
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tl_lifehist.activations import collect_activations
 from tl_lifehist.dictionaries.decomposition import Decomposition, decompose, dictionary_overlap
+from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.metrics import top_row_share
 from tl_lifehist.models import HookedModel
@@ -25,7 +26,7 @@ from tl_lifehist.sufficiency.clean import NoReference
 from tl_lifehist.sufficiency.gates import SoftMask
 from tl_lifehist.sufficiency.massive import without_massive
 from tl_lifehist.sufficiency.study import SufficiencyStudy
-from tl_lifehist.sufficiency.targets import Downstream, FixedHead, Reconstruction, Target, Transfer
+from tl_lifehist.sufficiency.targets import TARGETS, TargetContext
 from tl_lifehist.sufficiency.translator import Translator, fit_translator
 from tl_lifehist.tokens import TokenSet
 
@@ -148,12 +149,10 @@ def _decomposed(study: SufficiencyStudy, acts: Tensor, method: str, seed: int) -
 def calibrate(cell: Cell) -> list[Calibrated]:
     """All masks of a cell in one descent: targets and methods, then the close-ups' sweep and seeds, downstream."""
     study = cell.study
-    targets: dict[str, Target] = {
-        "reconstruction": Reconstruction(),
-        "fixed_head": FixedHead(cell.translator, study.relative_to),
-        "downstream": Downstream(study.relative_to),
-        "transfer": Transfer(cell.final_model, cell.alignments["aligned"], study.transfer_loss, study.relative_to),
-    }
+    context = TargetContext(
+        cell.translator, cell.alignments["aligned"], cell.final_model, study.relative_to, study.transfer_loss
+    )
+    targets = {name: TARGETS[name].make(context) for name in study.targets}
     first = study.seeds[0]
     wanted = [(m, t, study.penalty_total, first) for m in study.methods for t in study.targets]
     if "downstream" in study.targets:
@@ -182,11 +181,11 @@ def calibrate(cell: Cell) -> list[Calibrated]:
 
 def dictionary_stability(cell: Cell) -> pd.DataFrame:
     """How far dictionaries of two seeds have the same directions, beside random directions: method, seed_a, seed_b,
-    dictionary_overlap, dictionary_null. SVD has no randomness in it and is left out.
+    dictionary_overlap, dictionary_null. Methods without randomness are left out.
     """
     study = cell.study
     assert study.train is not None
-    methods = [m for m in study.methods if m != "svd"]
+    methods = [m for m in study.methods if not METHODS[m].deterministic]
     rows: list[tuple[Any, ...]] = []
     if methods and len(study.seeds) > 1:
         tokens = without_massive(cell.model, cell.hook_name, study.train, study.leave_out_massive)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.sufficiency.claims import LEAST_UNITS
+from tl_lifehist.sufficiency.targets import TARGETS
 from tl_lifehist.sufficiency.trajectories import AGAINST
 
 # Medians of Bernas, Chevalier, Jourdan and Hudelot (2026); over which cells, and at which site, is not said.
@@ -42,7 +43,7 @@ def published_table(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
         for mask, name in wanted:
             values = here.loc[here["mask"] == mask, name].dropna()
             if len(values):
-                title = f"{site}, {mask.replace('_', ' ')} mask: {WORDS[name]}"
+                title = f"{site}, {TARGETS[mask].label if mask in TARGETS else mask} mask: {WORDS[name]}"
                 known = PUBLISHED.get((mask, name))
                 rows.append((title, _short(values.median()), len(values), "" if known is None else _short(known)))
         rows += _transfer_rows(str(site), tables.get("transfer"))

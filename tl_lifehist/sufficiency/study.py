@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_lifehist.checkpoints.series import CheckpointSeries
+from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.errors import InputError
 from tl_lifehist.preflight import (
     check_checkpoints,
@@ -19,10 +20,9 @@ from tl_lifehist.preflight import (
     token_fingerprint,
 )
 from tl_lifehist.runs import Executor, Run, RunFolder, Unit, limited_threads
+from tl_lifehist.sufficiency.targets import TARGETS
 from tl_lifehist.tokens import TokenSet
 
-METHODS = ("svd", "ica", "nmf", "semi_nmf")
-TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
 SITES = ("hook_mlp_out", "hook_resid_post")
 N_LAYERS, N_STEPS = 5, 8  # evenly spaced layers, log-spaced checkpoints (ours)
 SPLITS = {"train": 512, "calibration": 256, "test": 256}  # sequences (ours)
@@ -40,9 +40,9 @@ class SufficiencyStudy:
         train: text that dictionaries, fixed heads and alignments are fitted on; the pocket suite's own by default.
         calibration: other text, that masks are calibrated on.
         test: a third one, that everything is measured on.
-        methods: of "svd", "ica", "nmf", "semi_nmf".
-        targets: of "reconstruction", "fixed_head", "downstream", "transfer". Every mask is scored under every metric,
-            so fixed heads and alignments are fitted whichever targets are chosen.
+        methods: names in `METHODS`: "svd", "ica", "nmf", "semi_nmf", and your own.
+        targets: names in `TARGETS`: "reconstruction", "fixed_head", "downstream", "transfer", and your own. Every mask
+            is scored under every metric, so fixed heads and alignments are fitted whichever targets are chosen.
         n_components: of each dictionary; the smaller of 100 and the width by default (ours).
         penalty_total: lambda times the number of components (ours: 0.1, which is 1e-3 at 100 components).
         relative_to: of the losses of "fixed_head" and "downstream": "entropy", "mean_ablation" or "nats".
@@ -71,8 +71,8 @@ class SufficiencyStudy:
     train: TokenSet | None = None
     calibration: TokenSet | None = None
     test: TokenSet | None = None
-    methods: Sequence[str] = METHODS
-    targets: Sequence[str] = TARGETS
+    methods: Sequence[str] = ("svd", "ica", "nmf", "semi_nmf")
+    targets: Sequence[str] = ("reconstruction", "fixed_head", "downstream", "transfer")
     n_components: int | None = None
     penalty_total: float = 0.1
     relative_to: str = "entropy"

@@ -1,11 +1,14 @@
 """The four things a mask can be asked to preserve.
 
 Each target turns a clean run and a dictionary's basis into the loss that calibration minimises. All losses are
-relative, so that one penalty serves every target, model and layer.
+relative, so that one penalty serves every target, model and layer. A new one is a class and a line:
+
+    TARGETS.register("mine", TargetKind(lambda context: Mine(context.translator), "mine", "#8a919c"))
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -16,7 +19,9 @@ from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import reference_of
 from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.models import HookedModel
+from tl_lifehist.palette import FOURTH, MEASURED, SECOND, THIRD
 from tl_lifehist.readout import readout_entropy, readout_kl
+from tl_lifehist.registry import Registry
 from tl_lifehist.sufficiency.alignment import Alignment
 from tl_lifehist.sufficiency.clean import CleanRun, reference_value
 from tl_lifehist.sufficiency.objectives import FixedReadout, Injected, Quadratic
@@ -130,6 +135,58 @@ class Transfer:
         wanted = final.prefix.acts.to(basis.directions)
         directions = basis.directions @ self.alignment.weight.to(basis.directions)
         return Quadratic.of(wanted - self.alignment(base).to(wanted), codes, directions, scatter(wanted, mean))
+
+
+@dataclass(frozen=True, eq=False)
+class TargetContext:
+    """What a study has at one checkpoint and hook point to make a target of.
+
+    Attributes:
+        translator: the fixed head there.
+        alignment: from there to the final checkpoint.
+        final_model: the final checkpoint.
+        relative_to: what losses in nats are divided by (formula 9).
+        transfer_loss: "nmse" or "kl".
+    """
+
+    translator: Translator
+    alignment: Alignment
+    final_model: HookedModel
+    relative_to: str
+    transfer_loss: str
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """A target by its name in `TARGETS`, which is also the order of tables and figures.
+
+    Attributes:
+        make: the target at a checkpoint and hook point; a function at a module's top level, so that workers find it.
+        label: for readers.
+        colour: in every figure.
+        injects: whether each step of a mask runs a model, given the study's `transfer_loss`: for what a study takes.
+    """
+
+    make: Callable[[TargetContext], Target]
+    label: str
+    colour: str
+    injects: Callable[[str], bool] = lambda transfer_loss: False
+
+
+TARGETS: Registry[TargetKind] = Registry(
+    "target",
+    {
+        "reconstruction": TargetKind(lambda context: Reconstruction(), "reconstruction", SECOND),
+        "fixed_head": TargetKind(lambda c: FixedHead(c.translator, c.relative_to), "fixed head", THIRD),
+        "downstream": TargetKind(lambda c: Downstream(c.relative_to), "downstream", MEASURED, lambda loss: True),
+        "transfer": TargetKind(
+            lambda c: Transfer(c.final_model, c.alignment, c.transfer_loss, c.relative_to),
+            "transfer",
+            FOURTH,
+            lambda loss: loss == "kl",
+        ),
+    },
+)
 
 
 def scatter(acts: Tensor, mean: Tensor) -> float:

@@ -44,7 +44,7 @@ class Translator:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """All but the head, which is the model's, by name: what a file holds."""
-        lines = {name: torch.tensor(self.history[name].to_numpy()) for name in self.history}
+        lines = {str(name): torch.tensor(column.to_numpy()) for name, column in self.history.items()}
         return {"weight": self.weight.cpu(), "bias": self.bias.cpu(), **lines}
 
     @classmethod

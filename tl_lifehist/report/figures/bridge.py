@@ -6,17 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tl_lifehist.palette import CARRIER, CONTROL, FAINT
 from tl_lifehist.report.figures.cells import at, in_order
-from tl_lifehist.report.figures.style import (
-    CARRIER,
-    CONTROL,
-    FAINT,
-    hook_labels,
-    step_axis,
-    step_label,
-    styled,
-    titles_below_legend,
-)
+from tl_lifehist.report.figures.style import hook_labels, step_axis, step_label, styled, titles_below_legend
 
 CAPTION = "Mean gate of the carriers over the mean gate of the alive features."
 

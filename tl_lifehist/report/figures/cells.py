@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tl_lifehist.report.figures.style import CONTROL, FOURTH, INK, MEASURED, SECOND, THIRD, plain, step_label, whiskers
+from tl_lifehist.dictionaries.methods import METHODS
+from tl_lifehist.palette import CONTROL, INK
+from tl_lifehist.report.figures.style import plain, step_label, whiskers
+from tl_lifehist.sufficiency.targets import TARGETS
 
 CELL = ["step", "hook_name", "method"]
-TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
-MASKS = (*TARGETS, "full", "empty")
 NULLS = ("top_variance", "tau_ranked", "fisher_diagonal", "random")
-METHODS = ("svd", "ica", "nmf", "semi_nmf")
 SCORES = ["soft_mass", "nmse", "kl", "relative_kl", "lost_fraction", "accuracy_drop"]
 LABELS = {
-    "fixed_head": "fixed head",
     "top_variance": "top variance",
     "tau_ranked": "tau-ranked",
     "fisher_diagonal": "Fisher diagonal",
-    "svd": "SVD",
-    "ica": "ICA",
-    "nmf": "NMF",
-    "semi_nmf": "SemiNMF",
     "soft_mass": "soft mass",
     "nmse": "NMSE",
     "kl": "KL",
@@ -42,22 +37,32 @@ LABELS = {
     "center_codes": "centred codes",
     "relative_to": "relative to",
 }
-COLOURS = {
-    "reconstruction": SECOND,
-    "fixed_head": THIRD,
-    "downstream": MEASURED,
-    "transfer": FOURTH,
-    "full": INK,
-    "empty": CONTROL,
-}
 
 
 def label(name: object) -> str:
     """A mask, null, method or quantity for a reader; escaped, for plotly and for HTML alike."""
+    for registry in (TARGETS, METHODS):
+        if name in registry:
+            return plain(registry[str(name)].label)
     return LABELS.get(str(name)) or plain(name)
 
 
-def in_order(values: Iterable[object], order: Sequence[str]) -> list[str]:
+def colour_of(mask: str) -> str:
+    """The colour of a target's mask; of the full and the empty one that of frames and of controls."""
+    return TARGETS[mask].colour if mask in TARGETS else CONTROL if mask == "empty" else INK
+
+
+def symbol_of(method: str) -> str:
+    """The marker of a method."""
+    return METHODS[method].symbol if method in METHODS else "circle"
+
+
+def masks_in(values: Iterable[object]) -> list[str]:
+    """Distinct masks: targets in the order of their registry, then full and empty, then others."""
+    return in_order(values, (*TARGETS, "full", "empty"))
+
+
+def in_order(values: Iterable[object], order: Collection[str]) -> list[str]:
     """Distinct values: those of `order` first and in that order, the others as they appear."""
     found = list(dict.fromkeys(str(value) for value in values if isinstance(value, str)))
     return [name for name in dict.fromkeys(order) if name in found] + [name for name in found if name not in order]
@@ -130,7 +135,7 @@ def mask_rows(evaluation: pd.DataFrame, nulls: pd.DataFrame, site: str) -> list[
     """Masks of one site, each target first, then full and empty, then control masks as heavy as the downstream mask's
     (or the first target's, where no downstream mask was fitted)."""
     here = first_seed(at(evaluation, site), "mask")
-    rows = [MaskRows(name, label(name), "", here[here["mask"] == name]) for name in in_order(here["mask"], MASKS)]
+    rows = [MaskRows(name, label(name), "", here[here["mask"] == name]) for name in masks_in(here["mask"])]
     drawn = over_draws(at(nulls, site))
     targets = in_order(drawn["target"], ("downstream", *TARGETS))
     if targets:

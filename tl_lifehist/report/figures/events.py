@@ -7,12 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tl_lifehist.palette import CONTROL, MEASURED, SECOND, THIRD, TINT
 from tl_lifehist.report.figures.style import (
-    CONTROL,
-    MEASURED,
-    SECOND,
-    THIRD,
-    TINT,
     appearing,
     figure,
     hook_labels,

@@ -9,17 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tl_lifehist.report.figures.style import (
-    CONTROL,
-    MEASURED,
-    SECOND,
-    SECOND_TINT,
-    TINT,
-    figure,
-    hook_labels,
-    plain,
-    step_label,
-)
+from tl_lifehist.palette import CONTROL, MEASURED, SECOND, SECOND_TINT, TINT
+from tl_lifehist.report.figures.style import figure, hook_labels, plain, step_label
 
 HOOK_NAME = re.compile(r"blocks\.\d+\.[\w.]*\w")
 

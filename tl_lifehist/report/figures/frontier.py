@@ -6,22 +6,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tl_lifehist.report.figures.cells import CELL, METHODS, at, flags, in_order, label, median_line
-from tl_lifehist.report.figures.style import (
-    CONTROL,
-    FAINT,
-    MEASURED,
-    SECOND,
-    figure,
-    hook_labels,
-    step_axis,
-    step_label,
-    styled,
-)
+from tl_lifehist.dictionaries.methods import METHODS
+from tl_lifehist.palette import CONTROL, FAINT, MEASURED, SECOND
+from tl_lifehist.report.figures.cells import CELL, at, flags, in_order, label, median_line, symbol_of
+from tl_lifehist.report.figures.style import figure, hook_labels, step_axis, step_label, styled
 
 SUFFICIENT = 0.1  # formula 18: a mask is sufficient where it loses at most this share of what mean ablation loses
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "x", "triangle-up", "cross")
 
 
 def frontier(frontier: pd.DataFrame, site: str, step: int | None = None) -> go.Figure:
@@ -108,13 +99,13 @@ def onset(onset: pd.DataFrame, site: str) -> go.Figure:
     here = at(onset, site).sort_values("step", kind="stable")
     fig = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.05, row_heights=[0.5, 0.2, 0.3])
     labels = hook_labels(in_order(here["hook_name"], ()))
-    for i, method in enumerate(in_order(here["method"], METHODS)):
+    for method in in_order(here["method"], METHODS):
         own = here[(here["method"] == method) & here["onset"].notna()]
         fig.add_scatter(
             x=[step_label(step) for step in own["step"]],
             y=own["onset"],
             mode="markers",
-            marker={"color": MEASURED, "size": 6, "opacity": 0.5, "symbol": SYMBOLS[i % len(SYMBOLS)]},
+            marker={"color": MEASURED, "size": 6, "opacity": 0.5, "symbol": symbol_of(method)},
             name=label(method),
             customdata=[labels[str(hook)] for hook in own["hook_name"]],
             hovertemplate=f"%{{customdata}}, {label(method)}, step %{{x}}: %{{y:.1%}}<extra></extra>",

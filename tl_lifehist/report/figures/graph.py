@@ -8,18 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tl_lifehist.report.figures.style import (
-    CARRIER,
-    CONTROL,
-    FAINT,
-    FOLLOWER,
-    MEASURED,
-    appearing,
-    hook_labels,
-    plain,
-    step_label,
-    styled,
-)
+from tl_lifehist.palette import CARRIER, CONTROL, FAINT, FOLLOWER, MEASURED
+from tl_lifehist.report.figures.style import appearing, hook_labels, plain, step_label, styled
 
 MAX_EDGES = 1200
 Node = tuple[str, int]

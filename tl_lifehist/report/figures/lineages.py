@@ -7,18 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tl_lifehist.report.figures.style import (
-    CARRIER,
-    CONTROL,
-    FAINT,
-    appearing,
-    figure,
-    hook_labels,
-    plain,
-    short,
-    step_label,
-    styled,
-)
+from tl_lifehist.palette import CARRIER, CONTROL, FAINT
+from tl_lifehist.report.figures.style import appearing, figure, hook_labels, plain, short, step_label, styled
 
 
 def lineage_raster(lineages: pd.DataFrame, carriers: pd.DataFrame) -> go.Figure:

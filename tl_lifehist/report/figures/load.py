@@ -7,19 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from tl_lifehist.lifehistory.control_kinds import short_label_of
-from tl_lifehist.report.figures.style import (
-    CARRIER,
-    CONTROL,
-    FAINT,
-    MEASURED,
-    SECOND,
-    appearing,
-    figure,
-    hook_labels,
-    p_label,
-    plain,
-    short,
-)
+from tl_lifehist.palette import CARRIER, CONTROL, FAINT, MEASURED, SECOND
+from tl_lifehist.report.figures.style import appearing, figure, hook_labels, p_label, plain, short
 
 LEGEND = "Orange: all carriers. Blue: the carriers of one hook point. Green: sums. Grey: other sets of equal size."
 

@@ -6,20 +6,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tl_lifehist.report.figures.cells import CELL, COLOURS, METHODS, TARGETS, at, in_order, label, median_line
-from tl_lifehist.report.figures.frontier import DASHES, SYMBOLS
-from tl_lifehist.report.figures.style import (
-    CONTROL,
-    FAINT,
-    FOURTH,
-    INK,
-    MEASURED,
-    figure,
-    hook_labels,
-    step_axis,
-    step_label,
-    styled,
-)
+from tl_lifehist.dictionaries.methods import METHODS
+from tl_lifehist.palette import CONTROL, FAINT, FOURTH, INK, MEASURED
+from tl_lifehist.report.figures.cells import CELL, at, colour_of, in_order, label, median_line, symbol_of
+from tl_lifehist.report.figures.frontier import DASHES
+from tl_lifehist.report.figures.style import figure, hook_labels, step_axis, step_label, styled
+from tl_lifehist.sufficiency.targets import TARGETS
 
 FEW = 40  # pairs that can be told apart as points
 
@@ -42,7 +34,7 @@ def explained_variance(dictionaries: pd.DataFrame, checkpoints: pd.DataFrame, si
     here, rows = at(dictionaries, site), at(checkpoints, site).sort_values("step", kind="stable")
     for i, method in enumerate(in_order(here["method"], METHODS)):
         own = here[here["method"] == method]
-        dash, symbol = DASHES[i % len(DASHES)], SYMBOLS[i % len(SYMBOLS)]
+        dash, symbol = DASHES[i % len(DASHES)], symbol_of(method)
         median_line(fig, own, "explained_variance", label(method), MEASURED, dash=dash, symbol=symbol)
     hooks = in_order(rows["hook_name"], ())
     labels = hook_labels(hooks)
@@ -85,7 +77,7 @@ def stability(stability: pd.DataFrame, site: str) -> go.Figure:
     names = [*(label(t) for t in targets), "dictionaries"]
     fig = figure(90 + 44 * len(names), title=f"Stability at {site}", heading=site)
     pairs = here.drop_duplicates([*CELL, "seed_a", "seed_b"])
-    boxes = [(label(t), "overlap", COLOURS.get(t, INK), here.loc[here["target"] == t]) for t in targets]
+    boxes = [(label(t), "overlap", colour_of(t), here.loc[here["target"] == t]) for t in targets]
     boxes += [(label(t), "overlap_null", CONTROL, here.loc[here["target"] == t]) for t in targets]
     boxes.append(("dictionaries", "dictionary_overlap", INK, pairs))
     boxes.append(("dictionaries", "dictionary_null", CONTROL, pairs))

@@ -6,19 +6,20 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tl_lifehist.palette import CONTROL, FAINT
 from tl_lifehist.report.figures.cells import (
     CELL,
-    COLOURS,
-    MASKS,
     NULLS,
-    TARGETS,
     at,
     beside_nulls,
+    colour_of,
     first_seed,
     in_order,
     label,
+    masks_in,
 )
-from tl_lifehist.report.figures.style import CONTROL, FAINT, INK, figure, log_axis, small_titles, styled
+from tl_lifehist.report.figures.style import figure, log_axis, small_titles, styled
+from tl_lifehist.sufficiency.targets import TARGETS
 
 SCORES = {"enrichment_tau": "tau", "enrichment_omega": "omega", "enrichment_curvature": "curvature"}
 LINE = {"color": CONTROL, "dash": "dot", "width": 1.5}
@@ -53,8 +54,8 @@ def mass_matched(evaluation: pd.DataFrame, nulls: pd.DataFrame, site: str) -> go
             orientation="h",
             name=name.replace("<br>", " "),
             boxpoints="outliers",
-            marker={"color": COLOURS.get(target, INK), "size": 3},
-            line={"color": COLOURS.get(target, INK), "width": 1.4},
+            marker={"color": colour_of(target), "size": 3},
+            line={"color": colour_of(target), "width": 1.4},
             fillcolor="rgba(0,0,0,0)",
             hoverinfo="x+name",
             showlegend=False,
@@ -89,7 +90,7 @@ def enrichment(evaluation: pd.DataFrame, nulls: pd.DataFrame, site: str) -> go.F
     )
     shown = [1.0]
     for row, (column, _) in enumerate(SCORES.items(), start=1):
-        boxes = [(label(t), COLOURS.get(t, INK), here.loc[here["mask"] == t, column]) for t in targets]
+        boxes = [(label(t), colour_of(t), here.loc[here["mask"] == t, column]) for t in targets]
         if column in drawn and len(drawn):
             boxes.append(("random", CONTROL, drawn[column]))
         for name, colour, values in boxes:
@@ -149,7 +150,7 @@ def gates_by_rank(masks: pd.DataFrame, components: pd.DataFrame, site: str, step
                 y=mean,
                 name=label(target),
                 mode="lines",
-                line={"color": COLOURS.get(target, INK), "width": 2, "shape": "hvh"},
+                line={"color": colour_of(target), "width": 2, "shape": "hvh"},
                 legendgroup=label(target),
                 showlegend=row == 1,
                 hovertemplate=f"{label(target)}, rank %{{x}}: %{{y:.3f}}<extra></extra>",
@@ -180,14 +181,14 @@ def predicted_kl(evaluation: pd.DataFrame, site: str) -> go.Figure:
         ends = here[["kl", "predicted_kl"]].to_numpy(dtype=float)
         line = [float(ends.min()), float(ends.max())]
         fig.add_scatter(x=line, y=line, mode="lines", line=LINE, name="equal", hoverinfo="skip", showlegend=False)
-    for mask in in_order(here["mask"], MASKS):
+    for mask in masks_in(here["mask"]):
         own = here[here["mask"] == mask]
         fig.add_scatter(
             x=own["kl"].astype(float),
             y=own["predicted_kl"].astype(float),
             mode="markers",
             name=label(mask),
-            marker={"color": COLOURS.get(mask, INK), "size": 6, "opacity": 0.65},
+            marker={"color": colour_of(mask), "size": 6, "opacity": 0.65},
             hovertemplate=f"{label(mask)}: measured %{{x:.3g}}, predicted %{{y:.3g}} nats<extra></extra>",
         )
     axis = log_axis([*here["kl"], *here["predicted_kl"]])

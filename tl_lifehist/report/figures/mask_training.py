@@ -8,18 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tl_lifehist.report.figures.cells import METHODS, at, in_order, label, median_line
-from tl_lifehist.report.figures.style import (
-    CONTROL,
-    INK,
-    MEASURED,
-    SECOND,
-    THIRD,
-    step_axis,
-    step_label,
-    styled,
-    titles_below_legend,
-)
+from tl_lifehist.dictionaries.methods import METHODS
+from tl_lifehist.palette import CONTROL, INK, MEASURED, SECOND, THIRD
+from tl_lifehist.report.figures.cells import at, in_order, label, median_line
+from tl_lifehist.report.figures.style import step_axis, step_label, styled, titles_below_legend
 
 CONTROLS: dict[str, dict[str, Any]] = {
     "aligned": {"line": {"color": MEASURED, "width": 2.5}, "mode": "lines+markers", "marker": {"size": 6}},

@@ -7,18 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tl_lifehist.report.figures.cells import COLOURS, MASKS, TARGETS, at, first_seed, in_order, label, mask_rows, spread
-from tl_lifehist.report.figures.style import (
-    CONTROL,
-    INK,
-    figure,
-    share_label,
-    short,
-    step_axis,
-    step_label,
-    styled,
-    whiskers,
-)
+from tl_lifehist.palette import CONTROL, INK
+from tl_lifehist.report.figures.cells import at, colour_of, first_seed, in_order, label, mask_rows, masks_in, spread
+from tl_lifehist.report.figures.style import figure, share_label, short, step_axis, step_label, styled, whiskers
+from tl_lifehist.sufficiency.targets import TARGETS
 
 METRICS = {
     "nmse": "NMSE",
@@ -53,7 +45,7 @@ def mask_summary(evaluation: pd.DataFrame, nulls: pd.DataFrame, site: str) -> go
     fig = make_subplots(rows=1, cols=len(columns), shared_yaxes=True, horizontal_spacing=0.07)
     names = [f"{row.label},<br>same mass" if row.matched else row.label for row in rows]
     for i, (row, name) in enumerate(zip(rows, names, strict=True)):
-        colour = CONTROL if row.matched else COLOURS.get(row.name, INK)
+        colour = CONTROL if row.matched else colour_of(row.name)
         for col, (column, title) in enumerate(columns.items(), start=1):
             found = spread(row.scores[column])
             fig.add_scatter(
@@ -93,7 +85,7 @@ def cross_evaluation(evaluation: pd.DataFrame, site: str) -> go.Figure:
         site: the only one that is shown.
     """
     here = first_seed(at(evaluation, site), "mask")
-    masks = in_order(here["mask"], MASKS)
+    masks = masks_in(here["mask"])
     cells = here.groupby("mask")[["soft_mass", *METRICS]].median().reindex(masks)
     values = cells[list(METRICS)].to_numpy(dtype=float)
     least, most = (getattr(pd.DataFrame(values), end)().to_numpy() for end in ("min", "max"))

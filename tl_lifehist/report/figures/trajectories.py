@@ -7,8 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tl_lifehist.palette import CONTROL, MEASURED, SECOND
 from tl_lifehist.report.figures.cells import at, flags, in_order, label
-from tl_lifehist.report.figures.style import CONTROL, MEASURED, SECOND, styled, titles_below_legend
+from tl_lifehist.report.figures.style import styled, titles_below_legend
 
 
 def trajectories(trajectories: pd.DataFrame, site: str, mask: str = "downstream") -> go.Figure:

@@ -7,7 +7,6 @@ import pandas as pd
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import (
     CELL,
-    TARGETS,
     MaskRows,
     beside_nulls,
     first_seed,
@@ -23,6 +22,7 @@ from tl_lifehist.report.markup import details, number, percent, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, middle, variance_held
 from tl_lifehist.report.tables import RunTables
+from tl_lifehist.sufficiency.targets import TARGETS
 
 HARDLY = 0.8  # ours: a mask whose KL is above this share of its null's hardly beats it
 CHEAP = 0.1  # ours: a site whose empty mask has a relative KL below this is hardly needed

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.cells import CELL, METHODS, TARGETS, at, in_order, label, sites_of, spread
+from tl_lifehist.report.figures.cells import CELL, at, in_order, label, sites_of, spread
 from tl_lifehist.report.markup import details, frame, number, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of, variance_held
 from tl_lifehist.report.tables import RunTables
+from tl_lifehist.sufficiency.targets import TARGETS
 
 
 def checkpoints(run: RunTables) -> Content:

@@ -7,15 +7,14 @@ import pandas as pd
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import (
     CELL,
-    MASKS,
     NULLS,
-    TARGETS,
     at,
     beside_nulls,
     first_seed,
     flags,
     in_order,
     label,
+    masks_in,
     sites_of,
     spread,
 )
@@ -25,6 +24,7 @@ from tl_lifehist.report.markup import details, number, percent, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, listed, middle
 from tl_lifehist.report.tables import RunTables
+from tl_lifehist.sufficiency.targets import TARGETS
 
 
 def equal_mass(run: RunTables) -> Content:
@@ -199,7 +199,7 @@ def predicted(run: RunTables) -> Content:
     for site in sites_of(here):
         own = at(valid, site)
         said = []
-        for mask in in_order(own["mask"], MASKS):
+        for mask in masks_in(own["mask"]):
             rows = own[own["mask"] == mask]
             said.append(f"{label(mask)} {middle(spread(rows['predicted_kl'] / rows['kl']))}")
         points.append(f"<strong>{code(site)}</strong>, predicted over measured: {listed(said, 'not measured')}.")

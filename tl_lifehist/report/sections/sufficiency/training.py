@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.cells import CELL, METHODS, at, in_order, label, sites_of, spread
+from tl_lifehist.report.figures.cells import CELL, at, in_order, label, sites_of, spread
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, number, table
 from tl_lifehist.report.sections.base import Content, Section

@@ -6,11 +6,12 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.cells import TARGETS, flags, in_order, label, sites_of
+from tl_lifehist.report.figures.cells import flags, in_order, label, sites_of
 from tl_lifehist.report.markup import details, interval, number, p_value, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, listed
 from tl_lifehist.report.tables import RunTables
+from tl_lifehist.sufficiency.targets import TARGETS
 
 
 def trajectories(run: RunTables) -> Content:
