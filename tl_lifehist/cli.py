@@ -237,7 +237,8 @@ def checkpoints(
 
         layout = {"stage": stage, "ingredient": ingredient, "subfolder": subfolder, "config_from": config_from}
         series = open_series({"model": model, **layout})
-        write_listing(series, typer.echo, limit=limit)
+        shown = series.subset(series.steps[:limit]) if limit else series
+        write_listing(series.name, shown.plan(), typer.echo, left_out=len(series) - len(shown))
 
 
 @app.command()

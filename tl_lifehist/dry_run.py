@@ -78,7 +78,7 @@ class StudyPlan:
 
     def __str__(self) -> str:
         shape, lines = self.shape, []
-        write_listing(self.series, lines.append, table=self.checkpoints)
+        write_listing(self.series.name, self.checkpoints, lines.append)
         lines += ["", *self.texts, "", "Settings:", self.settings]
         lines += [
             f"Model: {shape.n_layers} blocks of width {shape.d_model}, {shape.d_vocab:,} tokens, "

@@ -11,8 +11,6 @@ from tl_lifehist.checkpoints.sources import Source
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tl_lifehist.checkpoints.series import CheckpointSeries
-
 
 def plan_of(source: Source, steps: tuple[int, ...]) -> pd.DataFrame:
     """The table that `CheckpointSeries.plan` returns."""
@@ -32,17 +30,11 @@ def plan_of(source: Source, steps: tuple[int, ...]) -> pd.DataFrame:
     )
 
 
-def write_listing(
-    series: CheckpointSeries, echo: Callable[[str], object], *, limit: int = 0, table: pd.DataFrame | None = None
-) -> None:
-    """Write the plan of a series as text, one line per step and one with the sums; at most `limit` steps when not 0.
-
-    `table` is the plan where it is known already.
-    """
+def write_listing(name: str, table: pd.DataFrame, echo: Callable[[str], object], *, left_out: int = 0) -> None:
+    """Write the plan of the series `name` as text: one line per step, and one with the sums and the number of steps
+    that the plan leaves out."""
     import pandas as pd
 
-    shown = series.subset(series.steps[:limit]) if limit else series
-    table = shown.plan() if table is None else table
     rows = [("step", "tokens", "size", "to download", "revision")]
     for row in table.to_dict("records"):
         tokens = "" if pd.isna(row["tokens_billion"]) else f"{row['tokens_billion']}B"
@@ -51,11 +43,10 @@ def write_listing(
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         echo("  ".join([*(value.rjust(width) for value, width in zip(row, widths, strict=False)), row[4]]))
-    more = len(series) - len(shown)
-    left_out = f", {more} more are not shown" if more else ""
+    more = f", {left_out} more are not shown" if left_out else ""
     echo(
-        f"{series.name}: {len(shown)} checkpoint{'s' * (len(shown) != 1)} of {readable(int(table['size'].sum()))}, "
-        f"{readable(int(table['to_download'].sum()))} to download{left_out}."
+        f"{name}: {len(table)} checkpoint{'s' * (len(table) != 1)} of {readable(int(table['size'].sum()))}, "
+        f"{readable(int(table['to_download'].sum()))} to download{more}."
     )
 
 
