@@ -198,7 +198,9 @@ def run_or_plan(study: Any, values: Mapping[str, Any]) -> None:
     if values["dry_run"]:
         from tl_lifehist.dry_run import plan_study
 
-        typer.echo(str(plan_study(study, out, threads=threads)))
+        plan = plan_study(study, out, threads=threads)
+        typer.echo("# The whole run, as a file for --config\n" + _as_toml(values) + "\n" + plan.settings)
+        typer.echo(str(plan))
         typer.echo("Nothing was done: the same command without --dry-run starts it.")
         return
     say_reduced(study.reduced)
@@ -213,6 +215,14 @@ def run_or_plan(study: Any, values: Mapping[str, Any]) -> None:
         )
     print_run(run)
     say_report(run.report())
+
+
+def _as_toml(values: Mapping[str, Any]) -> str:
+    from tl_lifehist.config import toml_value
+
+    kept = {k: v for k, v in values.items() if v is not None and v != "" and k not in ("config", "dry_run")}
+    plain = {k: str(v) if isinstance(v, Path) else v for k, v in kept.items()}
+    return "".join(f"{key} = {toml_value(value)}\n" for key, value in plain.items())
 
 
 def print_status(path: Path) -> None:

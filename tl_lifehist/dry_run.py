@@ -36,7 +36,7 @@ class StudyPlan:
         storage: what the run folder will hold: what, stages, bytes.
         shape: of the model.
         stages: every stage with its state in the run folder and what has changed.
-        settings: the whole configuration, as a TOML file has it.
+        settings: the whole configuration, as a TOML file has it; the command prints it before the plan.
         texts: what each split holds, and what the study makes of too little of it, a sentence each.
 
     How it can mislead: positions are counted as if every control could be drawn and nothing were cached, bytes as if
@@ -79,7 +79,7 @@ class StudyPlan:
     def __str__(self) -> str:
         shape, lines = self.shape, []
         write_listing(self.series.name, self.checkpoints, lines.append)
-        lines += ["", *self.texts, "", "Settings:", self.settings]
+        lines += ["", *self.texts, ""]
         lines += [
             f"Model: {shape.n_layers} blocks of width {shape.d_model}, {shape.d_vocab:,} tokens, "
             f"{shape.n_parameters / 1e6:,.1f} million parameters.",

@@ -9,7 +9,6 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-import click
 import typer
 
 from tl_lifehist.config import configured, from_sections, options
@@ -73,7 +72,8 @@ def _section(config: type, name: str) -> Any:
 
 def _settled(ctx: typer.Context, given: Values, common: Mapping[str, Any], config: type) -> tuple[Values, Any]:
     """Values of the common options and the configuration: defaults, then the file, then what was written."""
-    written = {key for key in given if ctx.get_parameter_source(key) not in (None, click.core.ParameterSource.DEFAULT)}
+    sources = {key: ctx.get_parameter_source(key) for key in given}
+    written = {key for key, source in sources.items() if source is not None and source.name != "DEFAULT"}
     file = _read(given["config"])
     top = {key: value for key, value in file.items() if not isinstance(value, Mapping)}
     _require_known(top, common)

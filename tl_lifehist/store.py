@@ -278,15 +278,24 @@ class Store:
                 (aside / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
                 for path in (*written, aside / MANIFEST):
                     _flush(path)
-                if final.exists():
-                    old = final.parent / f"{_TEMPORARY}{final.name}-{uuid.uuid4().hex[:8]}"
-                    os.replace(final, old)
-                    shutil.rmtree(old, ignore_errors=True)
-                os.replace(aside, final)
+                self._move(aside, final, stage, key)
                 _flush(final.parent)
             except BaseException:
                 shutil.rmtree(aside, ignore_errors=True)
                 raise
+
+    def _move(self, aside: Path, final: Path, stage: str, key: str) -> None:
+        if final.exists():
+            old = final.parent / f"{_TEMPORARY}{final.name}-{uuid.uuid4().hex[:8]}"
+            os.replace(final, old)
+            shutil.rmtree(old, ignore_errors=True)
+        try:
+            os.replace(aside, final)
+        except OSError as error:
+            # an orphan of a killed run was quicker, with the same result
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or self.manifest(stage).key != key:
+                raise
+            shutil.rmtree(aside)
 
     # what a reader wants
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -13,13 +14,15 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
 
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
-from tl_lifehist.execute import execute, units_of
-from tl_lifehist.stages import Inputs, Stage, plan
-from tl_lifehist.store import Store
+from tl_lifehist.execute import execute, limited_threads, units_of
+from tl_lifehist.lifehistory.profiles import FeatureProfiles
+from tl_lifehist.stages import Inputs, Stage, differences, params_of, plain, plan
+from tl_lifehist.store import Store, clear_disk_errors
 
 
 @pytest.fixture
@@ -215,3 +218,111 @@ def test_texts_are_stored_once_under_a_key_that_covers_shapes(tmp_path):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     store.put_text(one)
     assert store.text(one.key).key == one.key
+
+
+class Job:
+    """No future: it only answers done() and result()."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> Any:
+        return self._future.result()
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.pool, self.submitted = ThreadPoolExecutor(1), 0
+
+    def submit(self, fn: Any, *args: Any) -> Job:
+        self.submitted += 1
+        return Job(self.pool.submit(fn, *args))
+
+
+def test_jobs_that_are_no_futures_are_polled_and_each_is_sent_once(tmp_path, series):
+    cluster = Cluster()
+    run(tmp_path, three(), series, executor=cluster)
+    run(tmp_path, three(), series, executor=cluster)
+    assert cluster.submitted == 3
+
+
+def test_an_orphan_that_was_quicker_is_accepted(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.save("a", {"x": 1}, "key", {})
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # it comes between the look and the move
+    store.save("a", {"x": 2}, "key", {})
+    with pytest.raises(OSError, match="not empty"):
+        store.save("a", {"x": 2}, "another", {})
+    monkeypatch.undo()
+    assert store.results("a")["x"] == 1
+    assert not list(tmp_path.rglob(".partial-*"))
+
+
+def test_threads_are_set_and_put_back():
+    before, inside = torch.get_num_threads(), []
+
+    @limited_threads(3)
+    def work() -> None:
+        inside.append(torch.get_num_threads())
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert inside == [3]
+    assert torch.get_num_threads() == before
+
+
+def test_full_disk_and_read_only_folder_are_named(tmp_path):
+    for number, message in ((errno.ENOSPC, "is full"), (errno.EROFS, "cannot be written")):
+        with pytest.raises(InputError, match=message), clear_disk_errors(tmp_path):
+            raise OSError(number, "x")
+    with pytest.raises(FileNotFoundError), clear_disk_errors(tmp_path):
+        raise FileNotFoundError(errno.ENOENT, "ours to mend")
+
+
+def profile() -> FeatureProfiles:
+    rng = np.random.default_rng(0)
+    codes = rng.random((30, 4)) * (rng.random((30, 4)) < 0.3)
+    return FeatureProfiles(5, "h", sp.csr_array(codes.astype(np.float32)), 2.5, decoder_norm=np.arange(4) + 1.0)
+
+
+def test_profiles_come_back_as_they_were(tmp_path):
+    own = profile()
+    Store(tmp_path).save("one", {"h": own.to_arrays()}, "key", {})
+    again = FeatureProfiles.from_arrays(Store(tmp_path).results("one")["h"], step=5, hook_name="h")
+    assert (again.acts != own.acts).nnz == 0
+    assert again.residual_norm == 2.5
+    np.testing.assert_array_equal(again.norm, own.norm)
+
+
+@pytest.mark.parametrize("name", ["indices", "indptr", "shape"])
+def test_a_profile_whose_indices_lead_nowhere_is_refused_before_compiled_code_sees_it(name: str):
+    arrays = profile().to_arrays()
+    arrays[name] = arrays[name].copy()
+    arrays[name][-1] = {"indices": 30, "indptr": 99, "shape": 3}[name]
+    with pytest.raises(InputError, match="stored profile of step 5 at 'h' is damaged"):
+        FeatureProfiles.from_arrays(arrays, step=5, hook_name="h")
+
+
+def test_every_difference_is_named_by_its_path():
+    before, now = {"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"b": 2, "c": [1]}, "e": 3}
+    assert list(differences(before, now)) == [("a.b", 1, 2), ("d", 2, None), ("e", None, 3)]
+
+
+def test_only_plain_values_can_be_parameters():
+    with pytest.raises(TypeError, match="cannot be a parameter"):
+        plain({"x": np.array([1])})
+
+
+def takes(inputs: Inputs, *, n: int, other: int = 3) -> dict[str, Any]:
+    return {}
+
+
+def test_parameters_of_a_stage_are_what_its_function_names():
+    assert params_of(takes, {"n": 1, "unused": 2}) == {"n": 1}
+    assert params_of(takes, {"n": 1, "other": 2}) == {"n": 1, "other": 2}
+    with pytest.raises(KeyError):
+        params_of(takes, {"other": 2})

@@ -228,6 +228,10 @@ def _probe(hf_model: Any, step: int) -> None:
 
 def _bridge(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:
     from transformer_lens.model_bridge import TransformerBridge
+
+    from tl_lifehist.checkpoints.adapters import register
+
+    register()  # what was added since
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformer_lens.model_bridge.sources.transformers import determine_architecture_from_hf_config
 

@@ -1,4 +1,6 @@
-"""Every threshold and size of a life-history study. Values are ours unless marked: [P] paper, [prior] its authors'."""
+"""Every threshold and size of a life-history study. Values are ours unless marked as the paper's or its authors' prior
+work's.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from tl_lifehist.errors import InputError, one_of
 class SAETraining:
     """How the SAEs are trained (D1)."""
 
-    d_sae: int | None = option(None, "features of an SAE; 4 times the width by default [prior]")
-    k: int = option(32, "active features per token [prior]")
+    d_sae: int | None = option(None, "features of an SAE; 4 times the width by default (prior)")
+    k: int = option(32, "active features per token (prior)")
     training_tokens: int = option(600_000, "rows each SAE is trained on")
     init: str = option("shared", 'initial weights: "shared", "independent" or "previous"')
 
@@ -35,9 +37,9 @@ class Alive:
 class Matching:
     """Which features of two checkpoints are one (D5 to D7)."""
 
-    min_similarity: float = option(0.5, "least Pearson correlation of a match [P]")
+    min_similarity: float = option(0.5, "least Pearson correlation of a match (paper)")
     method: str = option("gated", 'assignment: "gated", or "dense", the literal order')
-    transformed: float | None = option(None, "least correlation of a second, weaker match; none by default [prior]")
+    transformed: float | None = option(None, "least correlation of a second, weaker match; none by default (prior)")
     max_gap: int = option(0, "checkpoints that a lineage may skip")
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class CarrierRule:
     """Which lineages are persistent carriers (D9)."""
 
     min_snapshots: int | None = option(None, "least number of checkpoints after step 0; by default from min_share")
-    min_share: float = option(2 / 3, "share of the checkpoints after step 0, rounded up: 4 of 6 [P]")
+    min_share: float = option(2 / 3, "share of the checkpoints after step 0, rounded up: 4 of 6 (paper)")
     consecutive: bool = option(True, "the checkpoints follow each other")
     alive_at_end: bool = option(True, "alive at the last checkpoint")
 
@@ -124,7 +126,7 @@ class Forecasting:
     """What is predicted from the onset (D20, D21, D23)."""
 
     onset: int | None = option(None, "checkpoint to predict from; by default from onset_share")
-    onset_share: float = option(0.007, "share of training after which the first checkpoint is the onset [P]")
+    onset_share: float = option(0.007, "share of training after which the first checkpoint is the onset (paper)")
     min_positives: int = option(10, "carriers at the onset below which nothing is predicted")
     n_folds: int = option(5, "stratified folds")
     n_repeats: int = option(20, "repeats of the folds")
@@ -139,7 +141,7 @@ class Verdicts:
 
     level: float = option(0.05, "p at which a claim is beyond its null")
     null_draws: int = option(1000, "draws of nulls that are cheap")
-    early_share: float = option(0.01, "share of training that is early [P]")
+    early_share: float = option(0.01, "share of training that is early (paper)")
     min_lineages: int = option(10, "lineages below which function and direction are not compared")
     min_mass_share: float = option(0.5, "share of mass on infrastructure ids that makes a feature infrastructure")
 

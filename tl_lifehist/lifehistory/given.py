@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tl_lifehist.dictionaries.sae import load_sae, load_saes
+from tl_lifehist.dictionaries.sae import SAEs, load_sae, load_saes
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.history import sae_stage
 from tl_lifehist.stages import fingerprint, plain
@@ -77,13 +77,13 @@ def plain_config(sae: Any) -> Any:
 
 
 def _read(source: Any) -> dict[str, Mapping[tuple[int, str], Any]]:
-    if isinstance(source, Mapping):
-        return {"": source}
+    if isinstance(source, (Mapping, SAEs)):
+        return {"": _held(source)}
     path = Path(source)
     if (path / "stages" / "saes").is_dir():  # a run
-        found = {"": load_saes(path / "stages" / "saes")}
         again = sorted((path / "stages" / "replicates").glob("*"))
-        return found | {folder.name: load_saes(folder) for folder in again}
+        found = {"": path / "stages" / "saes", **{folder.name: folder for folder in again}}
+        return {name: _held(load_saes(folder)) for name, folder in found.items()}
     if (path / "units" / "saes").is_dir():  # a run of the first version
         names: dict[str, dict[tuple[int, str], Any]] = {"": {}}
         for sae in sorted(path.glob("units/saes/step*/*/*/cfg.json")):
@@ -91,4 +91,8 @@ def _read(source: Any) -> dict[str, Mapping[tuple[int, str], Any]]:
             held = names.setdefault("" if name == "base" else name, {})
             held[int(step.removeprefix("step")), hook_name] = load_sae(sae.parent)
         return dict(names)
-    return {"": load_saes(path)}
+    return {"": _held(load_saes(path))}
+
+
+def _held(saes: Mapping[tuple[int, str], Any] | SAEs) -> dict[tuple[int, str], Any]:
+    return {key: saes[key] for key in saes}

@@ -8,22 +8,47 @@ looks the architecture up in two tables that entry points do not fill, so `regis
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
+from tl_lifehist.registry import Registry
+
 GROUP = "transformer_lens.architectures"
-ADAPTERS = {
-    "EuroBertForMaskedLM": "tl_lifehist.checkpoints.adapters.eurobert:EuroBertArchitectureAdapter",
-    "ModernBertForMaskedLM": "tl_lifehist.checkpoints.adapters.modernbert:ModernBertArchitectureAdapter",
-}
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture of Hugging Face that is given an adapter here.
+
+    Attributes:
+        adapter: the class, as "module:name", so that TransformerLens is not imported before it is needed.
+        masked: whether it is a masked language model.
+    """
+
+    adapter: str
+    masked: bool = False
+
+
+FAMILIES: Registry[Family] = Registry(
+    "model family",
+    {
+        "EuroBertForMaskedLM": Family("tl_lifehist.checkpoints.adapters.eurobert:EuroBertArchitectureAdapter", True),
+        "ModernBertForMaskedLM": Family(
+            "tl_lifehist.checkpoints.adapters.modernbert:ModernBertArchitectureAdapter", True
+        ),
+    },
+)
 _TABLES = "transformer_lens.factories.architecture_adapter_factory"
 
 
 def register() -> None:
-    """Add the architectures to TransformerLens' tables; those that it knows by itself are left to it."""
+    """Add the architectures to TransformerLens' tables; those that it knows by itself are left to it. A family that is
+    added to `FAMILIES` later is there from the next model that is booted.
+    """
     from transformer_lens.factories.architecture_adapter_factory import (
         SUPPORTED_ARCHITECTURES,
         ArchitectureAdapterFactory,
@@ -31,13 +56,14 @@ def register() -> None:
     from transformer_lens.utilities.architectures import MASKED_LM_ARCHITECTURES
 
     declared = {entry.name for entry in entry_points(group=GROUP)}
-    for name, place in ADAPTERS.items():
+    for name, family in FAMILIES.items():
         if name in SUPPORTED_ARCHITECTURES:
             continue
-        module, _, cls = place.partition(":")
+        module, _, cls = family.adapter.partition(":")
         adapter: Any = getattr(import_module(module), cls)
         SUPPORTED_ARCHITECTURES[name] = adapter
-        MASKED_LM_ARCHITECTURES.add(name)
+        if family.masked:
+            MASKED_LM_ARCHITECTURES.add(name)
         if name not in declared:  # the package is on the path without being installed
             ArchitectureAdapterFactory.register_adapter(name, adapter)
 
