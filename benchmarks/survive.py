@@ -19,6 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 import tl_lifehist as lh
+from tl_lifehist.store import Store
 
 SCRIPT = """
 import sys, tl_lifehist as lh
@@ -31,9 +32,9 @@ lh.LifeHistoryStudy(
 
 
 def finished(out: Path) -> dict[str, int]:
-    """Units that are there, with the moment each was made."""
-    folders = [*out.glob("units/check/*"), *out.glob("units/saes/*/*"), *out.glob("units/analysis/*")]
-    return {str(p.relative_to(out)): p.stat().st_ctime_ns for p in folders if not p.name.startswith(".")}
+    """Stages that are there, with the moment each was made."""
+    store = Store(out)
+    return {name: store.folder(name).stat().st_ctime_ns for name in store.stages()}
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
         started = time.perf_counter()
         subprocess.run([sys.executable, "-c", SCRIPT, str(whole)], check=True, env=environment)
         length = time.perf_counter() - started
-        print(f"uninterrupted: {length:.0f} s, {len(finished(whole))} units")
+        print(f"uninterrupted: {length:.0f} s, {len(finished(whole))} stages")
         kept: dict[str, int] = {}
         for kill in range(args.kills):
             process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)], env=environment)
@@ -61,7 +62,7 @@ def main() -> None:
             now = finished(out)
             again = [name for name, stamp in kept.items() if now.get(name) != stamp]
             state = "ended by itself" if process.returncode == 0 else "killed"
-            print(f"kill {kill + 1:2d}: {state} after {wait:4.1f} s, {len(now)} units, computed again: {len(again)}")
+            print(f"kill {kill + 1:2d}: {state} after {wait:4.1f} s, {len(now)} stages, computed again: {len(again)}")
             if again:
                 raise SystemExit(f"computed twice: {again}")
             kept = now

@@ -68,7 +68,7 @@ def main() -> None:
     print(f"\n{len(carriers)} persistent carriers; published: 51 of Pythia-160M, with other SAEs on other text")
     columns = ["claim", "observed", "null", "low", "high", "p", "n", "verdict"]
     print(run.claims[columns].round(2).to_string(index=False))
-    print(f"\nreport: {run.path / 'report.html'}")
+    print(f"\nreport: {run.report()}")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def main() -> None:
             print(failed[-1])
             continue
         rows.append(summary(model, run))
-        print(f"report: {run.path / 'report.html'}")
+        print(f"report: {run.report()}")
 
     if rows:
         table = pd.concat(rows, ignore_index=True)

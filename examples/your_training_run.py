@@ -103,7 +103,7 @@ def main() -> None:
         columns = ["claim", "observed", "null", "low", "high", "p", "n", "verdict"]
         print(f"\n{run.claims[columns].round(2).to_string(index=False)}")
         print(f"\n{study.test.n_valid} positions, seed {args.seed}")
-        print(f"report: {run.path / 'report.html'}" if args.out else "pass --out to keep the run and its report.html")
+        print(f"report: {run.report()}" if args.out else "pass --out to keep the run and its report.html")
 
 
 if __name__ == "__main__":

@@ -120,10 +120,10 @@ def life_history(values: Values, config: LifeHistoryConfig) -> None:
     import tl_lifehist as lh
     from tl_lifehist.lifehistory.study import depth_hook_names
 
-    series = open_series(values)
+    series = _series(values)
     sites = listed(values["sites"])
     names = _hook_names(values, sites, lambda: depth_hook_names(series.shape.n_layers, sites[0]))
-    train, test = open_texts(series, values, ("train", "test"))
+    train, test = _texts(series, values, ("train", "test"))
     study = lh.LifeHistoryStudy(
         series,
         names,
@@ -159,13 +159,13 @@ def sufficiency(values: Values, config: SufficiencyConfig) -> None:
     import tl_lifehist as lh
     from tl_lifehist.sufficiency.study import SPLITS, default_layers, default_steps
 
-    series = open_series(values)
+    series = _series(values)
     if not listed(values["steps"]):
         series = series.subset(default_steps(series.steps))
     sites = listed(values["sites"])
     layers = default_layers(series.shape.n_layers)
     names = _hook_names(values, sites, lambda: [f"blocks.{i}.{site}" for i in layers for site in sites])
-    splits = open_texts(series, values, tuple(SPLITS))
+    splits = _texts(series, values, tuple(SPLITS))
     sizes = _three_sizes(values["sequences"])
     train, calibration, test = (t.subsample(n) for t, n in zip(splits, sizes, strict=True))
     study = lh.SufficiencyStudy(
@@ -180,6 +180,17 @@ def sufficiency(values: Values, config: SufficiencyConfig) -> None:
         allow_duplicates=values["allow_duplicates"],
     )
     run_or_plan(study, values)
+
+
+def _series(values: Values) -> Any:
+    steps = listed(values["steps"], int, "--steps")
+    layout = {name: values[name] for name in ("stage", "ingredient", "subfolder", "config_from")}
+    return open_series(values["model"], steps, drop=values["drop"], **layout)
+
+
+def _texts(series: Any, values: Values, splits: tuple[str, ...]) -> tuple[Any, ...]:
+    path = None if values["texts"] is None else Path(values["texts"])
+    return open_texts(series, path, splits, context_size=values["context_size"], masked=values["masked"])
 
 
 def _hook_names(values: Values, sites: tuple[str, ...], default: Any) -> tuple[str, ...]:
@@ -235,8 +246,7 @@ def checkpoints(
     with clear_errors():
         from tl_lifehist.checkpoints.listing import write_listing
 
-        layout = {"stage": stage, "ingredient": ingredient, "subfolder": subfolder, "config_from": config_from}
-        series = open_series({"model": model, **layout})
+        series = open_series(model, stage=stage, ingredient=ingredient, subfolder=subfolder, config_from=config_from)
         shown = series.subset(series.steps[:limit]) if limit else series
         write_listing(series.name, shown.plan(), typer.echo, left_out=len(series) - len(shown))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,14 +61,14 @@ def listed(value: Any, kind: type = str, option: str = "") -> tuple[Any, ...]:
     return words(value) if kind is str else tuple(numbers(value, option, kind))
 
 
-def open_series(values: Mapping[str, Any]) -> CheckpointSeries:
-    """The pocket suite, a folder, or a hub repository, by the options of a command."""
+def open_series(model: str, steps: Sequence[int] = (), *, drop: bool = False, **layout: Any) -> CheckpointSeries:
+    """The pocket suite, a folder, or a hub repository; `layout` is what `CheckpointSeries.from_hub` takes to find
+    checkpoints in it.
+    """
     from tl_lifehist.checkpoints.series import CheckpointSeries
     from tl_lifehist.errors import InputError
 
-    model, steps = values["model"], list(listed(values.get("steps", ""), int, "--steps"))
-    layout = ("stage", "ingredient", "subfolder", "config_from")
-    given = {name: values[name] for name in layout if values.get(name) is not None}
+    given = {name: value for name, value in layout.items() if value is not None}
     if model == "pocket":
         if given:
             raise InputError(f"The pocket suite takes no {_options(given)}: these are for a folder or a repository.")
@@ -80,7 +80,7 @@ def open_series(values: Mapping[str, Any]) -> CheckpointSeries:
             f"There is no folder {model!r}. A hub repository is written owner/name, for example EleutherAI/pythia-160m."
         )
     else:
-        return CheckpointSeries.from_hub(model, steps=steps or None, keep=not values.get("drop"), **given)
+        return CheckpointSeries.from_hub(model, steps=steps or None, keep=not drop, **given)
     return series.subset(steps) if steps else series
 
 
@@ -88,7 +88,14 @@ def _options(given: dict[str, Any]) -> str:
     return ", ".join("--" + name.replace("_", "-") for name in given)
 
 
-def open_texts(series: CheckpointSeries, values: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[TokenSet, ...]:
+def open_texts(
+    series: CheckpointSeries,
+    path: Path | None,
+    splits: tuple[str, ...],
+    *,
+    context_size: int,
+    masked: bool = False,
+) -> tuple[TokenSet, ...]:
     """Token sets of splits that share no document: "train" and then others. Of a file, each of the others gets one
     document in five and training the rest; "pocket" is the pocket suite's own text, for which no file need be named.
     """
@@ -96,8 +103,6 @@ def open_texts(series: CheckpointSeries, values: Mapping[str, Any], splits: tupl
     from tl_lifehist.errors import InputError
     from tl_lifehist.tokens import TokenSet
 
-    path = None if values.get("texts") is None else Path(values["texts"])
-    context_size, masked = values.get("context_size", 128), values.get("masked", False)
     if series.tokenizer is None:
         raise InputError(
             "This series has no tokenizer: save one beside the checkpoints with tokenizer.save_pretrained."

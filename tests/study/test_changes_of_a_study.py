@@ -39,7 +39,6 @@ SIZES: dict[str, Any] = {
 }
 STEPS = (0, 512, 4096)
 LOADED: list[int] = []  # by the original run
-TRAINED = {*(f"saes/step{s}" for s in STEPS), *(f"profiles/step{s}" for s in STEPS)}
 
 
 def study(**changes: Any) -> lh.LifeHistoryStudy:
