@@ -121,7 +121,7 @@ def _on_free_components(codes: Codes, gram: Gram, inverse: Gram, target: Codes) 
 
     It is shortened a few times; where that does not help it ends where the first component reaches 0.
     """
-    # Invariant: directions are 0 outside the free components, so what is closed stays closed here (only a sweep opens it),
+    # Invariant: directions are 0 outside the free components, so what is closed stays closed here (a sweep opens it),
     # and lengths are cut until the objective does not rise, so the rounds cannot go in circles.
     free = (codes > 0).to(codes)
     residual = (target - gram @ codes) * free

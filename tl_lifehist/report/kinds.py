@@ -15,7 +15,7 @@ class Kind:
     Attributes:
         title: what the study is about, as a heading.
         sections: in the order of the page.
-        limits: what its results cannot tell. HTML, a sentence or two each.
+        limits: what its results cannot tell, a sentence or two each.
     """
 
     title: str

@@ -10,11 +10,12 @@ from pathlib import Path
 from string import Template
 
 import plotly.graph_objects as go
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from tl_lifehist.errors import InputError
 from tl_lifehist.report.kinds import KINDS
-from tl_lifehist.report.markup import absent, definitions, details, escape, section
+from tl_lifehist.report.markup import absent, definitions, details, escape, html, joined, section
 from tl_lifehist.report.parts import Part, claims, head, heading, limits, parts_of, provenance
 from tl_lifehist.report.sections import Content, Section
 from tl_lifehist.report.tables import RunTables, read_run
@@ -94,23 +95,26 @@ def contents(run: RunTables) -> Iterator[tuple[Section, Content | str]]:
         yield it, it.content(run)
 
 
-def _sections(part: Part) -> str:
+def _sections(part: Part) -> Markup:
     """The sections of one run, under its name where it is not alone."""
     level = 3 if part.name else 2
-    body = "\n".join(
-        section(part.key(it.key), it.title, _shown(part, content), level=level) for it, content in contents(part.run)
+    body = joined(
+        "\n",
+        (section(part.key(it.key), it.title, _shown(part, content), level=level) for it, content in contents(part.run)),
     )
-    return f'<div class="part" id="{part.anchor}"><h2>{part.name}</h2>\n{body}\n</div>' if part.name else body
+    return (
+        html('<div class="part" id="{}"><h2>{}</h2>\n{}\n</div>', part.anchor, part.name, body) if part.name else body
+    )
 
 
-def _shown(part: Part, content: Content | str) -> str:
+def _shown(part: Part, content: Content | str) -> Markup:
     if isinstance(content, str):
         return absent(content)
-    plots = "\n".join(plot(part.key(name), fig) for name, fig in content.figures.items())
+    plots = joined("\n", (plot(part.key(name), fig) for name, fig in content.figures.items()))
     if any(fig["layout"]["meta"]["heading"] for fig in content.figures.values()):
-        plots = f'<div class="pairs">{plots}</div>'
+        plots = html('<div class="pairs">{}</div>', plots)
     elif len(content.figures) > 2:
-        plots = f'<div class="panels">{plots}</div>'
+        plots = html('<div class="panels">{}</div>', plots)
     notes = definitions(
         [
             ("Definition", content.definition),
@@ -120,22 +124,28 @@ def _shown(part: Part, content: Content | str) -> str:
         ]
     )
     about = details("Definition, control, sample size", notes)
-    text = "".join(f"<p>{paragraph}</p>\n" for paragraph in (content.text, *content.points))
-    return f"{text}{content.table}\n{plots}\n{about}\n{content.more}"
+    text = joined("", (html("<p>{}</p>\n", paragraph) for paragraph in (content.text, *content.points)))
+    return html("{}{}\n{}\n{}\n{}", text, content.table, plots, about, content.more)
 
 
-def plot(name: str, fig: go.Figure) -> str:
+def plot(name: str, fig: go.Figure) -> Markup:
     """A figure as a box and its data; the script of the page draws it."""
     layout = fig["layout"]
     meta = layout["meta"]
+    # in a script element no character of HTML means anything but `<`, and JSON may write all three as escapes
     data = str(fig.to_json()).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    above = f'<p class="heading">{escape(meta["heading"])}</p>' if meta["heading"] else ""
-    caption = f"<figcaption>{escape(meta['caption'])}</figcaption>" if meta["caption"] else ""
+    above = html('<p class="heading">{}</p>', meta["heading"]) if meta["heading"] else ""
+    caption = html("<figcaption>{}</figcaption>", meta["caption"]) if meta["caption"] else ""
     width = f";min-width:{meta['least_width']}px" if meta["least_width"] else ""
-    box = (
-        f'<div class="plot" id="plot-{escape(name)}" style="height:{layout["height"]}px{width}" role="img" '
-        f'aria-label="{escape(meta["title"])}"></div><script type="application/json">{data}</script>'
+    box = html(
+        '<div class="plot" id="plot-{}" style="height:{}px{}" role="img" aria-label="{}"></div>'
+        '<script type="application/json">{}</script>',
+        name,
+        layout["height"],
+        width,
+        meta["title"],
+        Markup(data),  # noqa: S704
     )
     if width:
-        box = f'<div class="scroll">{box}</div>'
-    return f"<figure>{above}{box}{caption}</figure>"
+        box = html('<div class="scroll">{}</div>', box)
+    return html("<figure>{}{}{}</figure>", above, box, caption)

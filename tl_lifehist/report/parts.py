@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.kinds import KINDS, Kind
 from tl_lifehist.report.markup import (
@@ -14,8 +16,9 @@ from tl_lifehist.report.markup import (
     badge,
     definitions,
     details,
-    escape,
+    html,
     interval,
+    joined,
     number,
     p_value,
     section,
@@ -31,7 +34,7 @@ class Part:
     Attributes:
         run: its tables.
         kind: what is said of runs of its study.
-        name: how the page calls it, as HTML; empty where it is alone.
+        name: how the page calls it; empty where it is alone.
         anchor: where its sections begin; empty where it is alone.
     """
 
@@ -55,7 +58,7 @@ def parts_of(runs: Sequence[RunTables]) -> list[Part]:
         twice = [other.kind for other in runs].count(run.kind) > 1
         name = f"{KINDS[run.kind].title} ({run.path.resolve().name})" if twice else KINDS[run.kind].title
         anchor = f"{run.kind}-{before + 1}" if before else run.kind
-        parts.append(Part(run, KINDS[run.kind], escape(name), anchor))
+        parts.append(Part(run, KINDS[run.kind], name, anchor))
     return parts
 
 
@@ -67,65 +70,73 @@ def heading(parts: Sequence[Part]) -> str:
     return f"{' and '.join([first, *(name[0].lower() + name[1:] for name in others)])}: {' and '.join(series)}"
 
 
-def head(parts: Sequence[Part]) -> str:
+def head(parts: Sequence[Part]) -> Markup:
     """Title, checkpoints, hook points and what was reduced in each run, and links to the sections."""
-    runs = "".join(
-        (f'<p class="run">{part.name}</p>' if part.name else "")
-        + definitions(_about(part.run))
-        + f'<div class="reduced">{_reduced(part.run.study.get("reduced"))}</div>'
-        for part in parts
+    runs = joined(
+        "",
+        (
+            (html('<p class="run">{}</p>', part.name) if part.name else "")
+            + definitions(_about(part.run))
+            + html('<div class="reduced">{}</div>', _reduced(part.run.study.get("reduced")))
+            for part in parts
+        ),
     )
     first, last = [("claims", "Claims")], [("limits", "Limits"), ("provenance", "Provenance")]
     own = [[(part.key(s.key), s.title) for s in part.kind.sections] for part in parts]
     if len(parts) == 1:
         links = _links([*first, *own[0], *last])
     else:
-        links = f"<div>{_links([*first, *last])}</div>" + "".join(
-            f'<div><a class="run" href="#{part.anchor}">{part.name}</a> {_links(sections)}</div>'
-            for part, sections in zip(parts, own, strict=True)
+        links = html("<div>{}</div>", _links([*first, *last])) + joined(
+            "",
+            (
+                html('<div><a class="run" href="#{}">{}</a> {}</div>', part.anchor, part.name, _links(sections))
+                for part, sections in zip(parts, own, strict=True)
+            ),
         )
-    return (
-        f"<header><h1>{escape(heading(parts))}</h1>{runs}</header>\n"
-        f'<nav aria-label="Sections" id="contents">{links}</nav>'
+    return html(
+        '<header><h1>{}</h1>{}</header>\n<nav aria-label="Sections" id="contents">{}</nav>',
+        heading(parts),
+        runs,
+        links,
     )
 
 
-def _links(entries: Sequence[tuple[str, str]]) -> str:
-    return "".join(f'<a href="#{key}">{name}</a> ' for key, name in entries)
+def _links(entries: Sequence[tuple[str, str]]) -> Markup:
+    return joined("", (html('<a href="#{}">{}</a> ', key, name) for key, name in entries))
 
 
 def _about(run: RunTables) -> list[tuple[str, str]]:
     steps = [step_label(step) for step in run.steps]
     if len(steps) > 14:
         steps = [*steps[:7], "…", *steps[-6:]]
-    hooks = ", ".join(f"<code>{escape(name)}</code>" for name in run.hook_names)
+    hooks = joined(", ", (html("<code>{}</code>", name) for name in run.hook_names))
     entries = [
-        (f"{len(run.steps)} checkpoints", "steps " + ", ".join(steps) if steps else "–"),
-        (f"{len(run.hook_names)} hook points", hooks or "–"),
+        (html("{} checkpoints", len(run.steps)), "steps " + joined(", ", steps) if steps else "–"),
+        (html("{} hook points", len(run.hook_names)), hooks or "–"),
     ]
     integrity = str(run.study.get("integrity", ""))
     if integrity and not integrity.endswith("no fault found."):  # allowed by name, and to be read with everything
-        entries.append(("weights", f"<strong>{escape(integrity)}</strong>"))
+        entries.append(("weights", html("<strong>{}</strong>", integrity)))
     return entries
 
 
-def _reduced(reduced: object) -> str:
+def _reduced(reduced: object) -> Markup:
     if not isinstance(reduced, Mapping):
-        return "<p>This run does not record what was reduced.</p>"
+        return Markup("<p>This run does not record what was reduced.</p>")
     if not reduced:
-        return "<p>This run declares nothing as reduced; its settings stand at the end of the page.</p>"
-    items = "".join(f"<li>{escape(name)}: {escape(text_of(value))}</li>" for name, value in reduced.items())
-    return f"<p><strong>Reduced in this run.</strong> Its numbers depend on it.</p><ul>{items}</ul>"
+        return Markup("<p>This run declares nothing as reduced; its settings stand at the end of the page.</p>")
+    items = joined("", (html("<li>{}: {}</li>", name, text_of(value)) for name, value in reduced.items()))
+    return html("<p><strong>Reduced in this run.</strong> Its numbers depend on it.</p><ul>{}</ul>", items)
 
 
-def _of_each(parts: Sequence[Part], body: Callable[[Part], str]) -> str:
+def _of_each(parts: Sequence[Part], body: Callable[[Part], Markup]) -> Markup:
     """The same for every run, under its name where there are several."""
-    return "\n".join((f"<h3>{part.name}</h3>" if part.name else "") + body(part) for part in parts)
+    return joined("\n", ((html("<h3>{}</h3>", part.name) if part.name else "") + body(part) for part in parts))
 
 
-def claims(parts: Sequence[Part]) -> str:
+def claims(parts: Sequence[Part]) -> Markup:
     """Every claim of every run beside its null, with a verdict in words."""
-    text = (
+    text = Markup(
         "<p><em>Beyond</em>: outside what the null gives, on the side that the claim names. <em>Within</em>: the null "
         "explains it. <em>Not testable</em>: this run has no fair null for it, and the note says why. The interval is "
         "the null's.</p>"
@@ -133,47 +144,48 @@ def claims(parts: Sequence[Part]) -> str:
     return section("claims", "Claims", text + _of_each(parts, lambda part: _claims(part.run)))
 
 
-def _claims(run: RunTables) -> str:
+def _claims(run: RunTables) -> Markup:
     if reason := run.why_not("claims"):
         return absent(reason)
     rows = []
     for row in run.get("claims").to_dict("records"):
         note = row.get("note")
-        small = f"<small>{escape(note)}</small>" if isinstance(note, str) and note else ""
+        small = html("<small>{}</small>", note) if isinstance(note, str) and note else ""
         band = interval(row["low"], row["high"])
-        null = number(row["null"]) + (f"<small>{band}</small>" if band else "")
-        cells = [escape(row["claim"]) + small, badge(row["verdict"]), number(row["observed"]), null]
+        null = number(row["null"]) + (html("<small>{}</small>", band) if band else "")
+        cells = [html("{}{}", row["claim"], small), badge(row["verdict"]), number(row["observed"]), null]
         rows.append([*cells, p_value(row["p"]), number(row["n"])])
-    headings = ["claim", "verdict", "observed", "null <small>95 %</small>", "p", "n"]
+    headings = ["claim", "verdict", "observed", Markup("null <small>95 %</small>"), "p", "n"]
     return table(headings, rows, left=2)
 
 
-def limits(parts: Sequence[Part]) -> str:
+def limits(parts: Sequence[Part]) -> Markup:
     """What none of these results can tell."""
     return section(
         "limits",
         "Limits",
-        _of_each(parts, lambda part: f"<ul>{''.join(f'<li>{limit}</li>' for limit in part.kind.limits)}</ul>"),
+        _of_each(
+            parts,
+            lambda part: html("<ul>{}</ul>", joined("", (html("<li>{}</li>", limit) for limit in part.kind.limits))),
+        ),
     )
 
 
-def provenance(parts: Sequence[Part]) -> str:
+def provenance(parts: Sequence[Part]) -> Markup:
     """How each run was made: versions, seed, threads, configuration, fingerprints of the weights."""
     return section("provenance", "Provenance", _of_each(parts, lambda part: _provenance(part.run.study)))
 
 
-def _provenance(study: Mapping[str, Any]) -> str:
+def _provenance(study: Mapping[str, Any]) -> Markup:
     entries = [
-        (escape(key), escape(text_of(study[key])))
-        for key in ("study", "series", "integrity", "seed", "threads")
-        if key in study
+        (key, text_of(study[key])) for key in ("study", "series", "integrity", "seed", "threads") if key in study
     ]
     blocks = [definitions(entries)]
     for key, name in (("versions", "Versions"), ("config", "Configuration"), ("fingerprints", "Weight fingerprints")):
         if study.get(key):
-            shown = escape(json.dumps(study[key], indent=1, ensure_ascii=False))
-            blocks.append(details(name, f"<pre>{shown}</pre>"))
-    return "".join(blocks)
+            shown = json.dumps(study[key], indent=1, ensure_ascii=False)
+            blocks.append(details(name, html("<pre>{}</pre>", shown)))
+    return joined("", blocks)
 
 
 def text_of(value: Any) -> str:

@@ -12,18 +12,18 @@ from tl_lifehist.report.tables import RunTables
 
 @dataclass(frozen=True)
 class Content:
-    """One section as it is shown.
+    """One section as it is shown. Each text is HTML where it is `Markup`; any other is escaped when it is shown.
 
     Attributes:
-        text: one or two sentences with the run's own numbers. HTML.
-        definition: what is shown, by formula and number of definition. HTML.
-        control: what it has to be read beside. HTML.
-        sample: over how many of what. HTML.
-        misleads: how a reader can be misled. HTML.
-        points: more sentences, one paragraph each, for what must not be mixed. HTML.
-        table: what has to be seen at once, above the figures. HTML.
+        text: one or two sentences with the run's own numbers.
+        definition: what is shown, by formula and number of definition.
+        control: what it has to be read beside.
+        sample: over how many of what.
+        misleads: how a reader can be misled.
+        points: more sentences, one paragraph each, for what must not be mixed.
+        table: what has to be seen at once, above the figures.
         figures: by file name without its ending.
-        more: tables and lists under the figures. HTML.
+        more: tables and lists under the figures.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Section:
 
     Attributes:
         key: its anchor.
-        title: its heading. HTML.
+        title: its heading.
         needs: names of tables.
         build: makes the content from a run that has them.
         remedy: what to do for it where it was left out; plain text.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from tl_lifehist.report.sections.base import Section
 from tl_lifehist.report.sections.life_history import carriers, effects, history, structure
 from tl_lifehist.report.sections.life_history.published import PUBLISHED
@@ -22,8 +24,10 @@ LIMITS = (
     "A carrier has been selected for being stable under SAE training, and it is broad. That carriers bear more of "
     "the loss than random features follows from breadth alone; only controls matched in mass say more.",
     "“Not testable” is a result: where carriers have no equals, no fair control exists and no p is given.",
-    "Features are the SAE's. Another width, sparsity, threshold or set of tokens gives other features and other "
-    "counts.",
+    Markup(
+        "Features are the SAE's. Another width, sparsity, threshold or set of tokens gives other features and other "
+        "counts."
+    ),
     "What lies in the reconstruction error, or fires too rarely to count as alive, is in none of these tables.",
     "A containment edge says that one feature fires where another fires, not that one causes or precedes the other.",
     (

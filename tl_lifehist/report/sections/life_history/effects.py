@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import math
 
+from markupsafe import Markup
+
 from tl_lifehist.lifehistory.control_kinds import short_label_of
 from tl_lifehist.report import figures
-from tl_lifehist.report.markup import badge, details, escape, frame, interval, number, p_value, percent, table
+from tl_lifehist.report.markup import (
+    badge,
+    details,
+    frame,
+    html,
+    interval,
+    joined,
+    number,
+    p_value,
+    percent,
+    table,
+)
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.tables import RunTables
 
@@ -15,7 +28,7 @@ def load(run: RunTables) -> Content:
     """The carriers' joint load beside its controls."""
     summary = run.get("load_summary")
     counts = summary["verdict"].value_counts()
-    verdicts = ", ".join(f"{n} {escape(verdict)}" for verdict, n in counts.items())
+    verdicts = joined(", ", (html("{} {}", n, verdict) for verdict, n in counts.items()))
     joint = run.get("ablation_parts").set_index("part")["delta_ce"].get("joint", math.nan)
     cost = number(summary["delta_ce"].iloc[0] if "delta_ce" in summary else joint)
     subsets = "subset" in summary and summary["subset"].astype(bool).any()
@@ -28,7 +41,7 @@ def load(run: RunTables) -> Content:
     head += ["SMD log rate", "SMD log mass", "verdict"]
     rows = [
         [
-            escape(short_label_of(row["kind"])),
+            short_label_of(row["kind"]),
             number(row["n_draws"]),
             number(row["carriers"]),
             number(row["control_mean"]),
@@ -43,14 +56,20 @@ def load(run: RunTables) -> Content:
         for _, row in summary.iterrows()
     ]
     return Content(
-        text=f"Removing all carriers in one pass, at every hook point, costs {cost} nats. Against {len(summary)} "
-        f"kinds of control sets the verdicts are: {verdicts}.{drawn}",
+        text=html(
+            "Removing all carriers in one pass, at every hook point, costs {} nats. Against {} kinds of "
+            "control sets the verdicts are: {}.{}",
+            cost,
+            len(summary),
+            verdicts,
+            drawn,
+        ),
         definition="D18: mean cross-entropy with the features subtracted at all hook points, less that of the "
         "untouched model. D19: control sets of alive non-carriers of the same hook point; p = (1 + #{control ≥ "
         "carriers}) / (draws + 1).",
         control="Sets matched in count, in count and role, in firing rate, in mass (C6), and seed-stable non-carriers. "
         "Where more than a tenth of the carriers find no equal the verdict is “not testable” and there is no p.",
-        sample=f"{number(int(summary['n_draws'].max()))} draws per kind; balance in the table below.",
+        sample=html("{} draws per kind; balance in the table below.", number(int(summary["n_draws"].max()))),
         misleads="Carriers are broad, and removing broad features costs more whatever their history. Zero ablation "
         "also moves the stream to where the model has never been.",
         figures={"load": figures.load_against_controls(run.get("load"), summary)},
@@ -61,11 +80,11 @@ def load(run: RunTables) -> Content:
 def parts(run: RunTables) -> Content:
     """The joint load beside its parts, and what the load of random sets follows."""
     data = run.get("ablation_parts").set_index("part")["delta_ce"]
-    text = f"All carriers together cost {number(data.get('joint', math.nan))} nats"
+    text = html("All carriers together cost {} nats", number(data.get("joint", math.nan)))
     if "sum of layers" in data:
-        text += f"; the hook points one by one add up to {number(data['sum of layers'])}"
+        text += html("; the hook points one by one add up to {}", number(data["sum of layers"]))
     if "sum of singles" in data:
-        text += f"; the features one by one to {number(data['sum of singles'])}"
+        text += html("; the features one by one to {}", number(data["sum of singles"]))
     more = ""
     if run.has("ablation_regression"):
         names = {
@@ -77,7 +96,7 @@ def parts(run: RunTables) -> Content:
         }
         more = details("What the load of random sets follows", frame(run.get("ablation_regression"), names))
     return Content(
-        text=f"{text}.",
+        text=html("{}.", text),
         definition="D18, for each set alone. C7: joint load against the sum over hook points and the sum over "
         "features.",
         control="C6: the leading features by rate and by mass, as many as there are carriers; a random direction of "
@@ -94,14 +113,18 @@ def single(run: RunTables) -> Content:
     """Single-feature cost by role."""
     data = run.get("single")
     medians = data.groupby("role")["per_firing"].median()
-    parts = [f"{escape(role)} {number(medians[role])}" for role in ("root", "mid", "leaf") if role in medians]
+    parts = [html("{} {}", role, number(medians[role])) for role in ("root", "mid", "leaf") if role in medians]
     return Content(
-        text=f"Median cost of one feature per firing, in nats: {', '.join(parts) or '–'}. Carriers are drawn as "
-        "points.",
+        text=html(
+            "Median cost of one feature per firing, in nats: {}. Carriers are drawn as points.",
+            joined(", ", parts) or "–",
+        ),
         definition="D17: mean over the positions where the feature fires of the cross-entropy without it less that "
         "with it. D14: root, mid, leaf and isolated are roles in the containment graph.",
         control="Kruskal-Wallis over root, mid and leaf with its effect size: see the claims.",
-        sample=f"{len(data):,} features that were ablated alone, {number(int(data['n_firings'].sum()))} firings.",
+        sample=html(
+            "{:,} features that were ablated alone, {} firings.", len(data), number(int(data["n_firings"].sum()))
+        ),
         misleads="“No difference” needs a small effect size, not only a large p. A feature that others stand in for "
         "costs little alone.",
         figures={"single": figures.single_ablation(data)},
@@ -122,16 +145,23 @@ def content(run: RunTables) -> Content:
         "single_load": "single cost per token",
         "share_of_descendants": "share of descendants",
     }
-    shares = ", ".join(
-        f"{percent(share)} {escape(name)}"
-        for name, share in zip(data["content"], data["share_of_carriers"], strict=True)
+    shares = joined(
+        ", ",
+        (
+            html("{} {}", percent(share), name)
+            for name, share in zip(data["content"], data["share_of_carriers"], strict=True)
+        ),
     )
     return Content(
-        text=f"By what they fire on, the carriers are {shares}.",
-        definition="D24: <em>infrastructure</em> if at least half of a feature's mass lies on partial bytes, white "
-        "space, control characters, markup or file extensions; else <em>legible</em>.",
+        text=html("By what they fire on, the carriers are {}.", shares),
+        definition=Markup(
+            "D24: <em>infrastructure</em> if at least half of a feature's mass lies on partial bytes, white "
+            "space, control characters, markup or file extensions; else <em>legible</em>."
+        ),
         control="Sets of equal mass from the other class.",
-        sample=", ".join(f"{number(n)} {escape(name)}" for name, n in zip(data["content"], data["n"], strict=True)),
+        sample=joined(
+            ", ", (html("{} {}", number(n), name) for name, n in zip(data["content"], data["n"], strict=True))
+        ),
         misleads="The classes follow the spelling of tokens, not what a feature means.",
         figures={"content": figures.content_load(data)},
         more=frame(data, names),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pandas as pd
+from markupsafe import Markup
 
 from tl_lifehist.report import figures
-from tl_lifehist.report.markup import escape, frame, interval, number, percent
+from tl_lifehist.report.markup import frame, html, interval, joined, number, percent
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.tables import RunTables
 
@@ -22,14 +23,16 @@ def checkpoints(run: RunTables) -> Content:
     if "fvu" in table:
         shown["fvu"] = [interval(low, high) for low, high in by_step["fvu"].agg(["min", "max"]).itertuples(index=False)]
         names["fvu"] = "variance the SAEs leave"
-    scored = f"{number(table['n_scored'].max())} scored positions" if "n_scored" in table else "the scored positions"
+    scored = (
+        html("{} scored positions", number(table["n_scored"].max())) if "n_scored" in table else "the scored positions"
+    )
     return Content(
-        text=f"{len(shown)} checkpoints, measured on the same tokens.",
+        text=html("{} checkpoints, measured on the same tokens.", len(shown)),
         definition="Mean cross-entropy of the untouched model; alive features (D3) over all hook points; D1: the "
         "share of the variance that the SAEs leave, from the best hook point to the worst.",
         control="The weights of all checkpoints are compared by fingerprint before anything is trained (see "
         "provenance).",
-        sample=f"{len(shown)} checkpoints, {scored}.",
+        sample=html("{} checkpoints, {}.", len(shown), scored),
         misleads="What the SAEs leave has no history here. A checkpoint may be mislabelled and yet distinct from all "
         "others; no comparison can see that.",
         more=frame(shown.reset_index(), names, left=0),
@@ -48,17 +51,26 @@ def raster(run: RunTables) -> Content:
     }
     n = lineages["lineage"].nunique()
     found = (
-        f"{len(carriers):,} are persistent carriers (in colour), {share} of the {alive:,} features alive at the end"
+        html(
+            "{:,} are persistent carriers (in colour), {} of the {:,} features alive at the end",
+            len(carriers),
+            share,
+            alive,
+        )
         if run.has("carriers")
         else "carriers were not computed"
     )
     return Content(
-        text="Each row is one lineage, sorted by birth and then by length; a filled cell is a checkpoint at which "
-        f"it is alive. Of {n:,} lineages {found}.",
+        text=html(
+            "Each row is one lineage, sorted by birth and then by length; a filled cell is a checkpoint at "
+            "which it is alive. Of {:,} lineages {}.",
+            n,
+            found,
+        ),
         definition="D7: a lineage is a chain of features matched through consecutive checkpoints at one hook point. "
         "D9: a carrier is stable in at least two thirds of the checkpoints after step 0 and alive at the last one.",
         control="The count of carriers has two nulls, and deaths have noise floors: see the sections below.",
-        sample=f"{n:,} lineages, {len(panels)} hook points, {lineages['step'].nunique()} checkpoints.",
+        sample=html("{:,} lineages, {} hook points, {} checkpoints.", n, len(panels), lineages["step"].nunique()),
         misleads="Columns are equally wide whatever the number of steps between them. Closely spaced checkpoints make "
         "carriers of almost everything, and a lineage may end by noise of SAE training.",
         figures=panels,
@@ -71,13 +83,20 @@ def events(run: RunTables) -> Content:
     births, deaths = (int(table.loc[table["kind"] == kind, "count"].sum()) for kind in ("birth", "death"))
     transitions = len(table[["step_from", "step_to"]].drop_duplicates())
     return Content(
-        text=f"{births:,} births and {deaths:,} deaths over {transitions} transitions. Dotted lines are what the same "
-        "total would give if every transition had equal counts.",
+        text=html(
+            "{:,} births and {:,} deaths over {} transitions. Dotted lines are what the same total would give "
+            "if every transition had equal counts.",
+            births,
+            deaths,
+            transitions,
+        ),
         definition="D8: births and deaths in a transition over its length in steps, over its length in log10(step + "
         "1), and over the features alive after it (births) or before it (deaths).",
         control="C5, the flat null: equal counts in every transition. A rate that follows the dotted line says that "
         "intervals differ in length, not that anything sped up or slowed down.",
-        sample=f"{transitions} transitions, {table['hook_name'].nunique()} hook points, {births + deaths:,} events.",
+        sample=html(
+            "{} transitions, {} hook points, {:,} events.", transitions, table["hook_name"].nunique(), births + deaths
+        ),
         misleads="Rates per step fall by arithmetic where intervals grow. Deaths include noise of SAE training, "
         "which the next section bounds. The earliest transition may also be the learning-rate warm-up.",
         figures={"events": figures.event_rates(table)},
@@ -90,30 +109,34 @@ def persistence(run: RunTables) -> Content:
     floors = deaths[["floor_data", "floor_init"]].notna().any()
     if floors.any():
         parts = [
-            f"{_range(deaths[column])} with {what}"
+            html("{} with {}", _range(deaths[column]), what)
             for column, what in (("floor_data", "another row order"), ("floor_init", "another initialisation"))
             if floors[column]
         ]
-        noise = f"Two SAEs of one and the same checkpoint match {' and '.join(parts)}."
+        noise = html("Two SAEs of one and the same checkpoint match {}.", joined(" and ", parts))
     else:
-        noise = "<strong>No floor was computed in this run, so loss and noise cannot be told apart.</strong>"
+        noise = Markup("<strong>No floor was computed in this run, so loss and noise cannot be told apart.</strong>")
     return Content(
-        text=f"{_range(deaths['match_rate'])} of the alive features are matched across a transition. {noise}",
+        text=html("{} of the alive features are matched across a transition. {}", _range(deaths["match_rate"]), noise),
         definition="D5, D6: alive features of neighbouring checkpoints matched by the Pearson correlation of their "
         "activations, accepted from the threshold on. Corrected: match / floor, as a range over both floors.",
         control="C1: the re-match rate of two SAEs trained on one checkpoint, at two levels of noise that are never "
         "mixed.",
-        sample=f"{len(deaths)} transitions by hook point, {number(deaths['n_alive'].min())} to "
-        f"{number(deaths['n_alive'].max())} alive features in each.",
+        sample=html(
+            "{} transitions by hook point, {} to {} alive features in each.",
+            len(deaths),
+            number(deaths["n_alive"].min()),
+            number(deaths["n_alive"].max()),
+        ),
         misleads="The corrected range is no confidence interval. Which end fits depends on whether the SAEs of "
         "neighbouring checkpoints share their initialisation.",
         figures={"persistence": figures.persistence(run.get("events"))},
     )
 
 
-def _range(values: pd.Series) -> str:
+def _range(values: pd.Series) -> Markup:
     low, high = percent(values.min()), percent(values.max())
-    return low if low == high else f"{low} to {high}"
+    return low if low == high else html("{} to {}", low, high)
 
 
 def rematch(run: RunTables) -> Content:
@@ -121,13 +144,17 @@ def rematch(run: RunTables) -> Content:
     table = run.get("rematch")
     levels = {"data": "another row order", "init": "another initialisation"}
     rates = table.groupby("level")["rate"].mean()
-    parts = [f"{percent(rates[level])} with {name}" for level, name in levels.items() if level in rates]
+    parts = [html("{} with {}", percent(rates[level]), name) for level, name in levels.items() if level in rates]
     return Content(
-        text=f"Two SAEs of one checkpoint agree, on average, on {escape(' and '.join(parts)) or 'no level'}.",
+        text=html("Two SAEs of one checkpoint agree, on average, on {}.", joined(" and ", parts) or "no level"),
         definition="C1: accepted matches over alive features between two SAEs trained on the same checkpoint.",
         control="This is the control of the match rates above.",
-        sample=f"{len(table):,} pairs of SAEs at {table['step'].nunique()} checkpoints, "
-        f"{table['replicate'].nunique()} replicate(s) each.",
+        sample=html(
+            "{:,} pairs of SAEs at {} checkpoints, {} replicate(s) each.",
+            len(table),
+            table["step"].nunique(),
+            table["replicate"].nunique(),
+        ),
         misleads="The two levels are different kinds of noise. Dividing one kind of match rate by the other kind of "
         "floor gives a persistence that is too high or too low.",
         figures={"rematch": figures.rematch_floors(table)},
@@ -138,17 +165,24 @@ def nulls(run: RunTables) -> Content:
     """Carriers beside the frozen and unrelated nulls."""
     table, n = run.get("nulls"), len(run.get("carriers"))
     parts = [
-        f"{number(round(float(group['carriers'].mean()), 1))} on average under <em>{escape(name)}</em>"
+        html("{} on average under <em>{}</em>", number(round(float(group["carriers"].mean()), 1)), name)
         for name, group in table.groupby("null", sort=False)
     ]
     return Content(
-        text=f"This run has {n:,} carriers; there are {' and '.join(parts)}.",
-        definition="C1: the number of carriers (D9). <em>Frozen</em>: one model at every “checkpoint”, with the "
-        "run's own way of initialising SAEs. <em>Unrelated</em>: tokens permuted within each profile.",
+        text=html("This run has {:,} carriers; there are {}.", n, joined(" and ", parts)),
+        definition=Markup(
+            "C1: the number of carriers (D9). <em>Frozen</em>: one model at every “checkpoint”, with the "
+            "run's own way of initialising SAEs. <em>Unrelated</em>: tokens permuted within each profile."
+        ),
         control="Frozen is what remains when nothing changes but the SAEs; unrelated is what chance matches give.",
-        sample=", ".join(f"{len(group)} draws of {escape(name)}" for name, group in table.groupby("null", sort=False)),
-        misleads="More carriers than <em>unrelated</em> is no finding. Near <em>frozen</em>, the model changed no "
-        "more than noise can show.",
+        sample=joined(
+            ", ",
+            (html("{} draws of {}", len(group), name) for name, group in table.groupby("null", sort=False)),
+        ),
+        misleads=Markup(
+            "More carriers than <em>unrelated</em> is no finding. Near <em>frozen</em>, the model changed no "
+            "more than noise can show."
+        ),
         figures={"nulls": figures.nulls(table, n)},
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tl_lifehist.report.markup import number, table
+from tl_lifehist.report.markup import html, number, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.tables import RunTables
 
@@ -25,7 +25,7 @@ def published(run: RunTables) -> Content:
         definition="Each quantity as its section below defines it; a quantity that this run did not compute has a "
         "dash.",
         control="There is none: a published figure is no null. The controls of this run stand in its sections.",
-        sample=f"{len(data):,} quantities; n in the table is this run's.",
+        sample=html("{:,} quantities; n in the table is this run's.", len(data)),
         misleads="Agreement with a published figure is no replication where model, text or SAE size differ.",
         table=table(list(COLUMNS.values()), rows, left=4),
     )

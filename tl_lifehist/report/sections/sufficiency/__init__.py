@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from tl_lifehist.report.sections.base import Section
 from tl_lifehist.report.sections.sufficiency import answer, checks, controls, training
 from tl_lifehist.report.sections.sufficiency.bridge import BRIDGE
@@ -32,8 +34,11 @@ SECTIONS: tuple[Section, ...] = (
 LIMITS = (
     "Sufficiency is relative to a target. A mask that keeps the predictions need not keep the activation, and the "
     "targets are never merged into one score of maturity.",
-    "<strong>The empty mask is the null.</strong> Where mean ablation of a site costs the model little, every mask of "
-    "it “preserves behaviour”, and a small one shows nothing. Read a lost fraction beside every relative KL.",
+    Markup(
+        "<strong>The empty mask is the null.</strong> Where mean ablation of a site costs the model little, every "
+        "mask of it “preserves behaviour”, and a small one shows nothing. Read a lost fraction beside every relative "
+        "KL."
+    ),
     "The site decides the result: the output of one MLP and the residual stream give opposite pictures, and at which "
     "site the published figures were taken is not known to us.",
     "Masks are not unique. Other components can be as sufficient; overlap between seeds says how often that happens.",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
+from markupsafe import Markup
 
 from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.cells import CELL, at, in_order, label, sites_of, spread
-from tl_lifehist.report.markup import details, frame, number, table
+from tl_lifehist.report.figures.cells import CELL, at, in_order, sites_of, spread
+from tl_lifehist.report.markup import details, frame, html, number, table
 from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of, variance_held
 from tl_lifehist.report.tables import RunTables
 from tl_lifehist.sufficiency.targets import TARGETS
@@ -25,20 +27,29 @@ def checkpoints(run: RunTables) -> Content:
     for site in sites_of(data):
         own = at(data, site)
         shown[f"empty_{site}"] = [range_of(own.loc[own["step"] == step, "empty_relative_kl"]) for step in shown.index]
-        names[f"empty_{site}"] = f"mean ablation, {site}"
+        names[f"empty_{site}"] = html("mean ablation, {}", site)
         points.append(
-            f"<strong>{code(site)}</strong>: mean ablation costs {range_of(own['empty_relative_kl'])} of the entropy "
-            f"in KL ({range_of(own['empty_kl'])} nats) and {range_of(own['empty_accuracy_drop'])} percentage points of "
-            "accuracy."
+            html(
+                "<strong>{}</strong>: mean ablation costs {} of the entropy in KL ({} nats) and {} percentage "
+                "points of accuracy.",
+                code(site),
+                range_of(own["empty_relative_kl"]),
+                range_of(own["empty_kl"]),
+                range_of(own["empty_accuracy_drop"]),
+            )
         )
     return Content(
-        text=f"{len(shown)} checkpoints, measured on the same tokens.",
+        text=html("{} checkpoints, measured on the same tokens.", len(shown)),
         points=points,
-        definition="Mean cross-entropy and entropy of the untouched model's predictions, top-1 accuracy; mean "
-        "ablation: the site replaced by its train mean at every valid position (z = 0), relative KL by formula 9, from "
-        "the least layer to the greatest.",
+        definition=Markup(
+            "Mean cross-entropy and entropy of the untouched model's predictions, top-1 accuracy; mean ablation: the "
+            "site replaced by its train mean at every valid position (z = 0), relative KL by formula 9, from the "
+            "least layer to the greatest."
+        ),
         control="Mean ablation is the null of every downstream figure.",
-        sample=f"{number(data['n_scored'].max())} scored positions in {number(data['n_documents'].max())} documents.",
+        sample=html(
+            "{} scored positions in {} documents.", number(data["n_scored"].max()), number(data["n_documents"].max())
+        ),
         misleads="Where mean ablation costs little, the model hardly needs the site and every mask looks sufficient.",
         table=frame(shown.reset_index(), names, left=0),
     )
@@ -53,10 +64,12 @@ def dictionaries(run: RunTables) -> Content:
     for site in sites_of(data):
         own = at(data, site)
         said = [
-            f"{label(m)} {middle(spread(own.loc[own['method'] == m, 'explained_variance']), share=True)}"
+            html("{} {}", label(m), middle(spread(own.loc[own["method"] == m, "explained_variance"]), share=True))
             for m in in_order(own["method"], METHODS)
         ]
-        points.append(f"<strong>{code(site)}</strong>, explained variance: {listed(said)}.{variance_held(run, site)}")
+        points.append(
+            html("<strong>{}</strong>, explained variance: {}.{}", code(site), listed(said), variance_held(run, site))
+        )
         for method in in_order(own["method"], METHODS):
             here = own[own["method"] == method]
             done = converged[here.index]
@@ -64,12 +77,12 @@ def dictionaries(run: RunTables) -> Content:
                 [
                     *(code(site), label(method), number(here["n_components"].max()), number(here["n_rows"].max())),
                     *(cell(here["explained_variance"], share=True), cell(here["test_nmse"])),
-                    f"{int(done.fillna(False).sum()):,} of {len(here):,}",
+                    html("{:,} of {:,}", int(done.fillna(False).sum()), len(here)),
                     cell(here["n_iter"]),
                 ]
             )
     warn = (
-        f" <strong>{stopped:,} of {len(data):,} stopped before they converged.</strong>"
+        html(" <strong>{:,} of {:,} stopped before they converged.</strong>", stopped, len(data))
         if stopped
         else " All of them converged."
         if converged.notna().all()
@@ -77,16 +90,21 @@ def dictionaries(run: RunTables) -> Content:
     )
     head = ["site", "method", "components", "rows", "explained", "NMSE on test", "converged", "iterations"]
     return Content(
-        text=f"{len(data):,} dictionaries.{warn}",
+        text=html("{:,} dictionaries.{}", len(data), warn),
         points=points,
         definition="Formula 1: the full reconstruction; explained variance on the rows it was fitted to, NMSE (formula "
         "6) on the test split.",
         control="SVD explains the most that any dictionary of its size can on the rows it was fitted to; the test "
         "split shows what of it holds.",
-        sample=f"{number(data['n_rows'].max())} rows, {number(data['n_components'].max())} components; cells as "
-        "everywhere.",
-        misleads="A few massive activations can hold most of a site's variance and decide every NMSE. A dictionary "
-        "that did not converge is no worse a dictionary for masks, but another run of it may differ.",
+        sample=html(
+            "{} rows, {} components; cells as everywhere.",
+            number(data["n_rows"].max()),
+            number(data["n_components"].max()),
+        ),
+        misleads=Markup(
+            "A few massive activations can hold most of a site's variance and decide every NMSE. A dictionary "
+            "that did not converge is no worse a dictionary for masks, but another run of it may differ."
+        ),
         figures=by_site("dictionaries", data, lambda site: figures.explained_variance(data, rows_of, site)),
         more=details("By method", table(head, rows, left=2)),
     )
@@ -102,18 +120,31 @@ def stability(run: RunTables) -> Content:
         for target in in_order(own["target"], TARGETS):
             here = own[own["target"] == target]
             said.append(
-                f"{label(target)} {number(spread(here['overlap']).median)} (random masks "
-                f"{number(spread(here['overlap_null']).median)})"
+                html(
+                    "{} {} (random masks {})",
+                    label(target),
+                    number(spread(here["overlap"]).median),
+                    number(spread(here["overlap_null"]).median),
+                )
             )
         pairs = _pairs(own)
         drawn = [
-            f"{label(method)} {number(spread(here['dictionary_overlap']).median)} (random directions "
-            f"{number(spread(here['dictionary_null']).median)})"
+            html(
+                "{} {} (random directions {})",
+                label(method),
+                number(spread(here["dictionary_overlap"]).median),
+                number(spread(here["dictionary_null"]).median),
+            )
             for method in in_order(pairs["method"], METHODS)
             if (here := pairs[pairs["method"] == method])["dictionary_overlap"].notna().any()
         ]
         points.append(
-            f"<strong>{code(site)}</strong>: {listed(said)}. Dictionaries: {listed(drawn, 'SVD alone, or one seed')}."
+            html(
+                "<strong>{}</strong>: {}. Dictionaries: {}.",
+                code(site),
+                listed(said),
+                listed(drawn, "SVD alone, or one seed"),
+            )
         )
     return Content(
         text="Overlap of the masks that two seeds give, in the median over pairs and cells.",
@@ -124,7 +155,7 @@ def stability(run: RunTables) -> Content:
         "Gates: formula 3.",
         control="The same with the gates of one mask permuted, so with the same soft masses; for dictionaries, as many "
         "random directions.",
-        sample=f"{len(_pairs(data)):,} pairs of seeds in {len(data[CELL].drop_duplicates()):,} cells.",
+        sample=html("{:,} pairs of seeds in {:,} cells.", len(_pairs(data)), len(data[CELL].drop_duplicates())),
         misleads="Masks are not unique: two masks that share nothing can be equally sufficient.",
         figures=by_site("stability", data, lambda site: figures.stability(data, site)),
     )

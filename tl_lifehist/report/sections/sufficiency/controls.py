@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from markupsafe import Markup
 
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import (
@@ -13,15 +14,15 @@ from tl_lifehist.report.figures.cells import (
     first_seed,
     flags,
     in_order,
-    label,
     masks_in,
     sites_of,
     spread,
 )
 from tl_lifehist.report.figures.mask_controls import SCORES
 from tl_lifehist.report.figures.style import step_label
-from tl_lifehist.report.markup import details, number, percent, table
+from tl_lifehist.report.markup import details, html, joined, number, percent, table
 from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, listed, middle
 from tl_lifehist.report.tables import RunTables
 from tl_lifehist.sufficiency.targets import TARGETS
@@ -45,12 +46,14 @@ def equal_mass(run: RunTables) -> Content:
                     )
         own = ratios[ratios["target"] == "downstream"]
         said = [
-            f"{label(kind)} in {counted(int((own.loc[own['kind'] == kind, 'ratio'] < 1).sum()), n)}"
+            html("{} in {}", label(kind), counted(int((own.loc[own["kind"] == kind, "ratio"] < 1).sum()), n))
             for kind in in_order(own["kind"], ("empty", *NULLS))
             if (n := int(own.loc[own["kind"] == kind, "ratio"].notna().sum()))
         ]
         points.append(
-            f"<strong>{code(site)}</strong>: the downstream mask has a lower KL than {listed(said, 'nothing')}."
+            html(
+                "<strong>{}</strong>: the downstream mask has a lower KL than {}.", code(site), listed(said, "nothing")
+            )
         )
     head = ["site", "mask for", "control", "measure", "mask / control", "mask better", "cells"]
     return Content(
@@ -58,17 +61,21 @@ def equal_mass(run: RunTables) -> Content:
         "is better. Controls of equal mass exist for the downstream mask alone: the other masks stand beside the empty "
         "mask here, and beside the empty and the full one under “How small, and how sufficient”.",
         points=points,
-        definition="Ratio of NMSE for the reconstruction mask (formula 6), of KL for the others (formula 8). Control "
-        "masks are as heavy as the downstream mask: leading components by variance, by tau (formula 14), by the Fisher "
-        "diagonal (formula 12), and random ones, whose draws are averaged. A ranking is the cheaper of two masks: hard "
-        "gates, cut at the soft mass, and the downstream mask's own gates dealt out by rank. tau and curvature are "
-        "ranked on the calibration text.",
+        definition=Markup(
+            "Ratio of NMSE for the reconstruction mask (formula 6), of KL for the others (formula 8). Control masks "
+            "are as heavy as the downstream mask: leading components by variance, by tau (formula 14), by the Fisher "
+            "diagonal (formula 12), and random ones, whose draws are averaged. A ranking is the cheaper of two "
+            "masks: hard gates, cut at the soft mass, and the downstream mask's own gates dealt out by rank. tau and "
+            "curvature are ranked on the calibration text."
+        ),
         control="These are controls. The rankings need one backward pass and no optimisation: where they do as well, "
         "the optimisation found nothing more.",
-        sample=f"{CELLS} {int(drawn['draw'].nunique()):,} draws of a random mask.",
-        misleads="The fixed-head and the transfer mask were not fitted to the KL they are compared in, and "
-        "beating the empty mask says little of any mask that keeps more than nothing. A ranking that is dealt the "
-        "mask's own gates uses what the optimisation found of how many components to keep.",
+        sample=html("{} {:,} draws of a random mask.", CELLS, int(drawn["draw"].nunique())),
+        misleads=Markup(
+            "The fixed-head and the transfer mask were not fitted to the KL they are compared in, and "
+            "beating the empty mask says little of any mask that keeps more than nothing. A ranking that is dealt the "
+            "mask's own gates uses what the optimisation found of how many components to keep."
+        ),
         figures=by_site("nulls", evaluation, lambda site: figures.mass_matched(evaluation, drawn, site)),
         more=details("Ratios by target and control", table(head, rows, left=4)),
     )
@@ -84,14 +91,14 @@ def enrichment(run: RunTables) -> Content:
     for site in sites_of(here):
         own = at(here, site)
         spreads = {
-            name: [f"{label(t)} {number(spread(own.loc[own['mask'] == t, column]).median)}" for t in targets]
+            name: [html("{} {}", label(t), number(spread(own.loc[own["mask"] == t, column]).median)) for t in targets]
             for column, name in SCORES.items()
         }
-        said = [f"{name}: {', '.join(found)}" for name, found in spreads.items()]
+        said = [html("{}: {}", name, joined(", ", found)) for name, found in spreads.items()]
         random = at(drawn, site)
         random = spread(random.loc[random["kind"] == "random", "enrichment_tau"])
-        null = f" Random masks: tau {middle(random)}, {random.n:,} draws." if random.n else ""
-        points.append(f"<strong>{code(site)}</strong>: {'; '.join(said)}.{null}")
+        null = html(" Random masks: tau {}, {:,} draws.", middle(random), random.n) if random.n else ""
+        points.append(html("<strong>{}</strong>: {}.{}", code(site), joined("; ", said), null))
         rows += [
             [
                 code(site),
@@ -131,17 +138,21 @@ def ranks(run: RunTables) -> Content:
                 name: spread(chosen.groupby(CELL)[["gate", name]].apply(_spearman, name))
                 for name in ("variance", "tau")
             }
-            said.append(f"{label(target)} {number(found['variance'].median)} and {number(found['tau'].median)}")
-        points.append(f"<strong>{code(site)}</strong>: {listed(said)}.")
+            said.append(
+                html("{} {} and {}", label(target), number(found["variance"].median), number(found["tau"].median))
+            )
+        points.append(html("<strong>{}</strong>: {}.", code(site), listed(said)))
     return Content(
-        text="Spearman correlation of a component's gate with its variance and with its tau at step "
-        f"{step_label(last)}, "
-        "medians over cells, by target.",
+        text=html(
+            "Spearman correlation of a component's gate with its variance and with its tau at step {}, "
+            "medians over cells, by target.",
+            step_label(last),
+        ),
         points=points,
         definition="Formula 3: gates. Variance of a component: E||(u − ū) v||² over the total variance. Formula 14: "
         "tau.",
         control="A mask that is a ranking by variance has a correlation near 1 with it, whatever it was fitted for.",
-        sample=f"{len(own[CELL].drop_duplicates()):,} cells, {own['component'].nunique():,} components.",
+        sample=html("{:,} cells, {:,} components.", len(own[CELL].drop_duplicates()), own["component"].nunique()),
         misleads="Masks are not unique: other components could be as sufficient.",
         figures=by_site("ranks", both, lambda site: figures.gates_by_rank(masks, components, site)),
     )
@@ -165,11 +176,18 @@ def frontier(run: RunTables) -> Content:
         both = here[here["lost_fraction"].notna() & here["variance_lost_fraction"].notna()]
         better = int((both["lost_fraction"] < both["variance_lost_fraction"]).sum())
         points.append(
-            f"<strong>{code(site)}</strong>, step {step_label(last)}: at the study's penalty "
-            f"{middle(spread(own['soft_mass']), share=True)} of the soft mass lose "
-            f"{middle(spread(own['lost_fraction']))}; the top-variance mask of that mass "
-            f"{middle(spread(own['variance_lost_fraction']))}. Over the whole sweep the optimised mask loses less in "
-            f"{better:,} of {len(both):,} fits."
+            html(
+                "<strong>{}</strong>, step {}: at the study's penalty {} of the soft mass lose {}; the "
+                "top-variance mask of that mass {}. Over the whole sweep the optimised mask loses less in {:,} of "
+                "{:,} fits.",
+                code(site),
+                step_label(last),
+                middle(spread(own["soft_mass"]), share=True),
+                middle(spread(own["lost_fraction"])),
+                middle(spread(own["variance_lost_fraction"])),
+                better,
+                len(both),
+            )
         )
     swept = data["penalty"].nunique() > 1
     return Content(
@@ -178,13 +196,20 @@ def frontier(run: RunTables) -> Content:
         if swept
         else "No other penalty was tried in this run, so each cell has one point and no curve.",
         points=points,
-        definition="Formula 5: the loss plus lambda times the sum of the gates, over a sweep. In the table penalty "
-        "is lambda and penalty_total is lambda times the number of components, which the sweep sets; the diamond is "
-        "the study's. Formula 9: lost fraction.",
-        control="Masks of the same soft mass that take the leading components by variance (dashed): the cheaper of "
-        "hard gates and of the mask's own gates dealt out by rank.",
-        sample=f"{data['penalty'].nunique()} penalties in {len(data[CELL].drop_duplicates()):,} cells; drawn are those "
-        "of the last step.",
+        definition=Markup(
+            "Formula 5: the loss plus lambda times the sum of the gates, over a sweep. In the table penalty is "
+            "lambda and penalty_total is lambda times the number of components, which the sweep sets; the diamond is "
+            "the study's. Formula 9: lost fraction."
+        ),
+        control=Markup(
+            "Masks of the same soft mass that take the leading components by variance (dashed): the cheaper of "
+            "hard gates and of the mask's own gates dealt out by rank."
+        ),
+        sample=html(
+            "{} penalties in {:,} cells; drawn are those of the last step.",
+            data["penalty"].nunique(),
+            len(data[CELL].drop_duplicates()),
+        ),
         misleads="The operating point is a choice. Two studies with the same lambda but another scale of the loss "
         "stand at other points of the same curve.",
         figures=by_site("frontier", data, lambda site: figures.frontier(data, site)),
@@ -201,16 +226,18 @@ def predicted(run: RunTables) -> Content:
         said = []
         for mask in masks_in(own["mask"]):
             rows = own[own["mask"] == mask]
-            said.append(f"{label(mask)} {middle(spread(rows['predicted_kl'] / rows['kl']))}")
-        points.append(f"<strong>{code(site)}</strong>, predicted over measured: {listed(said, 'not measured')}.")
+            said.append(html("{} {}", label(mask), middle(spread(rows["predicted_kl"] / rows["kl"]))))
+        points.append(
+            html("<strong>{}</strong>, predicted over measured: {}.", code(site), listed(said, "not measured"))
+        )
     return Content(
         text="If downstream loss is reconstruction error weighted by curvature, the curvature at the clean activation "
         "predicts the KL of any mask.",
         points=points,
         definition="Formulas 11 and 12: ½ (1 − z)ᵀ M (1 − z), M the gate Fisher, what the dictionary misses counted "
         "as one more component that every mask closes, against the KL of formula 8.",
-        control="The line of equality. What the full mask costs is predicted like any other's.",
-        sample=f"{len(valid):,} of {len(here):,} masks have both and are positive.",
+        control=Markup("The line of equality. What the full mask costs is predicted like any other's."),
+        sample=html("{:,} of {:,} masks have both and are positive.", len(valid), len(here)),
         misleads="An expansion: right near the clean activation, with no promise far from it. M is an estimate from "
         "labels drawn from the model.",
         figures=by_site("predicted", here, lambda site: figures.predicted_kl(here, site)),

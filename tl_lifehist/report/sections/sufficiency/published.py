@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tl_lifehist.report.markup import number, table
+from markupsafe import Markup
+
+from tl_lifehist.report.markup import html, number, table
 from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.tables import RunTables
 
@@ -15,14 +17,16 @@ def published(run: RunTables) -> Content:
         names = {"quantity": "quantity", "site": "site of this run"} | names
     rows = [[number(row[name]) for name in names] for row in data.to_dict("records")]
     return Content(
-        text="From Bernas, Chevalier, Jourdan, Hudelot, arXiv 2608.15323 (2026), medians over seven models. Printed to "
-        "compare, never to tune towards. <strong>At which site the published figures were taken is not known to "
-        "us</strong>, nor over which cells: their size fits the output of one MLP, where the empty mask costs little "
-        "as well.",
+        text=Markup(
+            "From Bernas, Chevalier, Jourdan, Hudelot, arXiv 2608.15323 (2026), medians over seven models. Printed "
+            "to compare, never to tune towards. <strong>At which site the published figures were taken is not known "
+            "to us</strong>, nor over which cells: their size fits the output of one MLP, where the empty mask costs "
+            "little as well."
+        ),
         definition="Each quantity as the sections of this page define it; a quantity that this run did not compute has "
         "a dash.",
         control="There is none: a published figure is no null. Read ours beside the empty mask of the same site.",
-        sample=f"{len(data):,} quantities; n in the table is this run's.",
+        sample=html("{:,} quantities; n in the table is this run's.", len(data)),
         misleads="Agreement with a published figure is no replication where model, site, text or dictionary size "
         "differ.",
         table=table(list(names.values()), rows, left=len(names) - 1),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.cells import CELL, at, in_order, label, sites_of, spread
+from tl_lifehist.report.figures.cells import CELL, at, in_order, sites_of, spread
 from tl_lifehist.report.figures.style import step_label
-from tl_lifehist.report.markup import details, number, table
+from tl_lifehist.report.markup import details, html, joined, number, table
 from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import (
     by_site,
     cell,
@@ -29,23 +32,31 @@ def onset(run: RunTables) -> Content:
         own = at(data, site)
         first = own.loc[own["onset"].notna(), "step"].min()
         last = own[own["step"] == own["step"].max()]
-        start = f", the first at step {step_label(first)}" if first == first else ""
+        start = html(", the first at step {}", step_label(first)) if first == first else ""
         found = int(last["onset"].notna().sum())
-        mass = f", with {middle(spread(last['onset']), share=True)} of the soft mass" if found else ""
+        mass = html(", with {} of the soft mass", middle(spread(last["onset"]), share=True)) if found else ""
         having = counted(int(own["onset"].notna().sum()), len(own))
         points.append(
-            f"<strong>{code(site)}</strong>: {having} have an onset{start}. "
-            f"At the last checkpoint {counted(found, len(last))}{mass}; the full mask loses "
-            f"{middle(spread(last['full_lost_fraction']))} there."
+            html(
+                "<strong>{}</strong>: {} have an onset{}. At the last checkpoint {}{}; the full mask loses {} there.",
+                code(site),
+                having,
+                start,
+                counted(found, len(last)),
+                mass,
+                middle(spread(last["full_lost_fraction"])),
+            )
         )
     return Content(
         text="The question of the title: when in training is a small part of the dictionary enough?",
         points=points,
         definition="Formula 18 (ours): the least soft mass on the frontier with a lost fraction of at most 0.1 that "
         "also beats the best mask of equal mass by variance. There is none where the full mask itself fails.",
-        control="The mask by variance is part of the definition. The full mask's loss, below, says where the "
-        "dictionary makes an onset impossible.",
-        sample=f"{len(data[CELL].drop_duplicates()):,} cells, {data['step'].nunique()} checkpoints.",
+        control=Markup(
+            "The mask by variance is part of the definition. The full mask's loss, below, says where the "
+            "dictionary makes an onset impossible."
+        ),
+        sample=html("{:,} cells, {} checkpoints.", len(data[CELL].drop_duplicates()), data["step"].nunique()),
         misleads="A median over cells with an onset changes when cells enter. The sweep is a grid: the least mass on "
         "it is no minimum. The 0.1 is a choice.",
         figures=by_site("onset", data, lambda site: figures.onset(data, site)),
@@ -63,13 +74,15 @@ def transfer(run: RunTables) -> Content:
         for method in in_order(full["method"], METHODS):
             here = full[full["method"] == method]
             values = [
-                f"{label(control)} {number(spread(here.loc[here['control'] == control, 'relative_kl']).median)}"
+                html(
+                    "{} {}", label(control), number(spread(here.loc[here["control"] == control, "relative_kl"]).median)
+                )
                 for control in ("aligned", "procrustes", "dictionary", "identity", "shuffled")
                 if (here["control"] == control).any()
             ]
-            said.append(f"{label(method)} {', '.join(values)}")
+            said.append(html("{} {}", label(method), joined(", ", values)))
         points.append(
-            f"<strong>{code(site)}</strong>, median relative KL of the full mask: {listed(said)}."
+            html("<strong>{}</strong>, median relative KL of the full mask: {}.", code(site), listed(said))
             + variance_held(run, site, last=True)
         )
         groups = own.groupby(["method", "mask", "control"], sort=False)
@@ -84,15 +97,21 @@ def transfer(run: RunTables) -> Content:
             f"transfer_{quantity}", data, lambda site, quantity=quantity: figures.transfer_curves(data, site, quantity)
         )
     return Content(
-        text="An earlier checkpoint's reconstruction, mapped to the last checkpoint and injected there.",
+        text=Markup("An earlier checkpoint's reconstruction, mapped to the last checkpoint and injected there."),
         points=points,
-        definition="Formula 16: a ridge map from the activations of checkpoint t to those of the last one, applied to "
-        "the masked reconstruction at t; NMSE against the last checkpoint's activations, and relative KL of the last "
-        "model with it injected.",
+        definition=Markup(
+            "Formula 16: a ridge map from the activations of checkpoint t to those of the last one, applied to the "
+            "masked reconstruction at t; NMSE against the last checkpoint's activations, and relative KL of the last "
+            "model with it injected."
+        ),
         control="Source rows shuffled; orthogonal Procrustes instead of ridge; least squares between dictionaries; no "
         "alignment; the empty mask. At the last checkpoint nothing has to be aligned.",
-        sample=f"{data['step'].nunique()} source checkpoints, {data['hook_name'].nunique()} hook points, "
-        f"{data['method'].nunique()} methods.",
+        sample=html(
+            "{} source checkpoints, {} hook points, {} methods.",
+            data["step"].nunique(),
+            data["hook_name"].nunique(),
+            data["method"].nunique(),
+        ),
         misleads="A map learnt on enough rows repairs much of what differs. With all components SVD and ICA span the "
         "same space and must agree; differences to NMF and SemiNMF are differences of what those leave out.",
         figures=charts,
@@ -109,11 +128,19 @@ def anisotropy(run: RunTables) -> Content:
         ends = [own[own["step"] == own["step"].min()], own[own["step"] == own["step"].max()]]
         first, last = ({c: spread(e[c]).median for c in ("participation_ratio", "gini_tau", "gini_null")} for e in ends)
         points.append(
-            f"<strong>{code(site)}</strong>: participation ratio of the downstream Fisher "
-            f"{number(first['participation_ratio'])} at step {step_label(own['step'].min())} and "
-            f"{number(last['participation_ratio'])} at step {step_label(own['step'].max())}; Gini of tau "
-            f"{number(first['gini_tau'])} and {number(last['gini_tau'])} (labels permuted: "
-            f"{number(first['gini_null'])} and {number(last['gini_null'])})."
+            html(
+                "<strong>{}</strong>: participation ratio of the downstream Fisher {} at step {} and {} at step "
+                "{}; Gini of tau {} and {} (labels permuted: {} and {}).",
+                code(site),
+                number(first["participation_ratio"]),
+                step_label(own["step"].min()),
+                number(last["participation_ratio"]),
+                step_label(own["step"].max()),
+                number(first["gini_tau"]),
+                number(last["gini_tau"]),
+                number(first["gini_null"]),
+                number(last["gini_null"]),
+            )
         )
     start = "The first checkpoint, where nothing was learnt" if (data["step"] == 0).any() else "The first checkpoint"
     return Content(
@@ -121,8 +148,10 @@ def anisotropy(run: RunTables) -> Content:
         points=points,
         definition="Formula 18: participation ratio (tr M)² / tr M² of the gate Fisher (formula 12), from 1 to the "
         "number of components; Gini coefficient of tau (formula 14), from 0 (equal) to 1.",
-        control=f"{start}, and tau under one draw of permuted labels.",
-        sample=f"{len(data[CELL].drop_duplicates()):,} cells, {counts(data['n_sequences'])} sequences in each Fisher.",
+        control=html("{}, and tau under one draw of permuted labels.", start),
+        sample=html(
+            "{:,} cells, {} sequences in each Fisher.", len(data[CELL].drop_duplicates()), counts(data["n_sequences"])
+        ),
         misleads="A Fisher estimated from n sequences has at most n directions. The participation ratio printed is "
         "corrected for that, and where sequences are few the correction is noisy. Unequal variances of the components "
         "alone make tau unequal: that is what the null shows, and one draw has no spread.",
@@ -139,20 +168,28 @@ def senders(run: RunTables) -> Content:
         last = own[own["step"] == own["step"].max()]
         values = {c: spread(last[c]) for c in ("mask_overlap", "overlap_null", "participation_fixed_head")}
         points.append(
-            f"<strong>{code(site)}</strong>, last checkpoint: overlap of the fixed-head and the downstream mask "
-            f"{middle(values['mask_overlap'])}, of random masks of the same masses {middle(values['overlap_null'])}; "
-            f"participation ratio of the fixed head's Fisher {middle(values['participation_fixed_head'])}, of the "
-            f"downstream one {middle(spread(last['participation_ratio']))}; alignment of the two "
-            f"{middle(spread(last['fisher_alignment']))}."
+            html(
+                "<strong>{}</strong>, last checkpoint: overlap of the fixed-head and the downstream mask {}, of "
+                "random masks of the same masses {}; participation ratio of the fixed head's Fisher {}, of the "
+                "downstream one {}; alignment of the two {}.",
+                code(site),
+                middle(values["mask_overlap"]),
+                middle(values["overlap_null"]),
+                middle(values["participation_fixed_head"]),
+                middle(spread(last["participation_ratio"])),
+                middle(spread(last["fisher_alignment"])),
+            )
         )
     return Content(
-        text="<strong>A hypothesis</strong>, and no more: that early readouts and later layers come to use other "
-        "components, so that what a layer sends is not what is received.",
+        text=Markup(
+            "<strong>A hypothesis</strong>, and no more: that early readouts and later layers come to use other "
+            "components, so that what a layer sends is not what is received."
+        ),
         points=points,
         definition="Formula 18: overlap of the two masks, the sum of the smaller gates over the sum of the larger "
         "(ours); participation ratios of both Fishers A and B, and their alignment tr(AB) / sqrt(tr A² tr B²) (ours).",
         control="Random masks of the same two soft masses; the first checkpoint.",
-        sample=f"{len(data[CELL].drop_duplicates()):,} cells.",
+        sample=html("{:,} cells.", len(data[CELL].drop_duplicates())),
         misleads="Overlap grows with mass. Nothing here tests who sends or receives; a difference between two masks is "
         "all that is measured.",
         figures=by_site("senders", data, lambda site: figures.sender_receiver(data, site)),

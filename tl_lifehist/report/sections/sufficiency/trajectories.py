@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from markupsafe import Markup
+
 from tl_lifehist.report import figures
-from tl_lifehist.report.figures.cells import flags, in_order, label, sites_of
-from tl_lifehist.report.markup import details, interval, number, p_value, table
+from tl_lifehist.report.figures.cells import flags, in_order, sites_of
+from tl_lifehist.report.markup import details, html, interval, number, p_value, table
 from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, listed
 from tl_lifehist.report.tables import RunTables
 from tl_lifehist.sufficiency.targets import TARGETS
@@ -24,8 +27,14 @@ def trajectories(run: RunTables) -> Content:
         said = [_correlation(row) for row in own.to_dict("records")]
         n = int(data.loc[data["site"] == site, "claimed"].sum())
         points.append(
-            f"<strong>{code(site)}</strong>, relative KL of the downstream mask: {listed(said, 'not computed')}. "
-            f"Claimed are {n:,} of {int((data['site'] == site).sum()):,} trajectories of this site."
+            html(
+                "<strong>{}</strong>, relative KL of the downstream mask: {}. Claimed are {:,} of {:,} "
+                "trajectories of this site.",
+                code(site),
+                listed(said, "not computed"),
+                n,
+                int((data["site"] == site).sum()),
+            )
         )
     names = ["site", "mask", "quantity", "against", "pooled", "within strata", "empty", "full", "KL", "entropy", "p"]
     rows = [
@@ -48,12 +57,15 @@ def trajectories(run: RunTables) -> Content:
         definition="Formula 17: Spearman correlation over cells with the rank of the checkpoint or the depth of the "
         "layer; pooled, and the mean within strata (within layer and method for checkpoints, within checkpoint and "
         "method for depth). Intervals: 95 %, by bootstrap.",
-        control="The same pooled correlation for the empty and the full mask, and that of the mask's KL in nats and of "
-        "the entropy of the clean predictions. Claimed (ours): the pooled interval excludes 0, p is at most 0.05 "
-        "(steps or layers in random order), the strata do not have the other sign, the empty mask does not show the "
-        "same, and what the quantity is divided by does not either: neither the clean entropy, nor, for a lost "
-        "fraction, the KL of mean ablation; a relative KL or a lost fraction also needs a KL in nats of the same sign.",
-        sample=f"{counts(data['n_cells'])} cells, {counts(data['n_strata'])} strata.",
+        control=Markup(
+            "The same pooled correlation for the empty and the full mask, and that of the mask's KL in nats and of "
+            "the entropy of the clean predictions. Claimed (ours): the pooled interval excludes 0, p is at most 0.05 "
+            "(steps or layers in random order), the strata do not have the other sign, the empty mask does not show "
+            "the same, and what the quantity is divided by does not either: neither the clean entropy, nor, for a "
+            "lost fraction, the KL of mean ablation; a relative KL or a lost fraction also needs a KL in nats of the "
+            "same sign."
+        ),
+        sample=html("{} cells, {} strata.", counts(data["n_cells"]), counts(data["n_strata"])),
         misleads="Cells of one model are not independent, and few checkpoints make any monotone series a correlation "
         "of 1. Targets are not merged into one score.",
         figures=by_site("trajectories", data, lambda site: figures.trajectories(data, site, chosen)),
@@ -61,15 +73,20 @@ def trajectories(run: RunTables) -> Content:
     )
 
 
-def _correlation(row: Mapping[Hashable, Any]) -> str:
-    def one(name: str) -> str:
+def _correlation(row: Mapping[Hashable, Any]) -> Markup:
+    def one(name: str) -> Markup:
         ends = interval(row[f"{name}_low"], row[f"{name}_high"])
-        return number(row[name]) + (f" ({ends})" if ends else "")
+        return number(row[name]) + (html(" ({})", ends) if ends else "")
 
     verdict = "claimed" if row["claimed"] else "not claimed"
-    return (
-        f"against {label(row['against'])} {one('pooled')} pooled, {one('stratified')} within strata; empty mask "
-        f"{number(row['empty'])}, clean entropy {number(row['clean_entropy'])} ({verdict})"
+    return html(
+        "against {} {} pooled, {} within strata; empty mask {}, clean entropy {} ({})",
+        label(row["against"]),
+        one("pooled"),
+        one("stratified"),
+        number(row["empty"]),
+        number(row["clean_entropy"]),
+        verdict,
     )
 
 
