@@ -65,7 +65,7 @@ def sufficiency_demo(life_history: Path, *, full: bool, seed: int) -> Sufficienc
         series.subset(MASK_STEPS),
         tuple(f"blocks.{layer}.{site}" for layer in MASK_LAYERS for site in ("hook_mlp_out", "hook_resid_post")),
         n_components=COMPONENTS,
-        steps=DESCENT,
+        mask_steps=DESCENT,
         batch_size=BATCH,
         translator_steps=TRANSLATOR,
         sweep=SWEEP,

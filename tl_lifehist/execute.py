@@ -98,7 +98,9 @@ def run_unit(unit: Unit, models: Models | None = None) -> list[str]:
     with limited_threads(unit.threads):
         for one in unit.planned:
             inputs = Inputs(one.stage, store, unit.series, unit.texts, load, held)
-            store.save(one.stage.name, one.stage.fn(inputs, **one.stage.params), one.key, one.decided_by)
+            store.save(
+                one.stage.name, one.stage.fn(inputs, **one.stage.params, **one.stage.how), one.key, one.decided_by
+            )
     return [one.stage.name for one in unit.planned]
 
 

@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a study: `fn(inputs, **params)` returns its outputs by name.
+    """One step of a study: `fn(inputs, **params, **how)` returns its outputs by name.
 
     Attributes:
         name: what its folder is called.
@@ -65,6 +65,7 @@ class Stage:
         group: stages of one group run in one process, one after the other, and share loaded models and clean passes.
         title: what is done, for people.
         cost: what it takes.
+        how: keyword arguments of `fn` that decide nothing: where something lies, how much is done at once.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Stage:
     group: str = ""
     title: str = ""
     cost: Cost = Cost()
+    how: Mapping[str, Any] = field(default_factory=dict)
 
 
 def params_of(fn: Callable[..., Outputs], pool: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def small_masks(**changes: Any) -> Any:
         "methods": ("svd", "semi_nmf"),
         "close_ups": ("svd", "semi_nmf"),
         "n_components": 6,
-        "steps": 8,
+        "mask_steps": 8,
         "batch_size": 4,
         "translator_steps": 5,
         "sweep": (1.0,),

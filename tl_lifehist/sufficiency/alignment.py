@@ -8,6 +8,7 @@ checkpoint).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.metrics import nmse
 
 RIDGE = 1e-3
+KINDS = ("ridge", "procrustes", "identity", "dictionary")
 MAX_COMPONENTS = 4096  # of a dictionary to be matched by assignment, whose cost is square in them
 _RCOND = 1e-6  # directions that differ by less are one: what separates them is rounding in float32
 _BLOCK = 8192  # rows raised to float64 at a time
@@ -54,6 +56,20 @@ class Alignment:
             )
         dtype = torch.promote_types(rows.dtype, self.weight.dtype)
         return self.bias.to(rows.device, dtype) + rows.to(dtype) @ self.weight.to(rows.device, dtype)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """All of it as tensors by name, on the CPU: what a file holds. An identity is not written out."""
+        about = torch.tensor([KINDS.index(self.kind), self.ridge, self.n_rows], dtype=torch.float64)
+        map_ = {} if self.kind == "identity" else {"weight": self.weight.cpu(), "bias": self.bias.cpu()}
+        return {"mean_final": self.mean_final.cpu(), "about": about, **map_}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Alignment:
+        """The counterpart of `to_tensors`."""
+        kind, ridge, n_rows = tensors["about"].tolist()
+        mean = tensors["mean_final"]
+        weight, bias = tensors.get("weight", torch.eye(len(mean)).to(mean)), tensors.get("bias", torch.zeros_like(mean))
+        return cls(weight, bias, mean, KINDS[int(kind)], ridge, int(n_rows))
 
 
 @torch.no_grad()

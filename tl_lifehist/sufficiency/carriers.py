@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tl_lifehist.activations import collect_activations
-from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, with_reference
+from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 from tl_lifehist.nulls import Null
-from tl_lifehist.seeds import derive_seed
-from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_masks
-from tl_lifehist.sufficiency.evaluation import evaluate_mask
-from tl_lifehist.sufficiency.targets import Downstream
-
-if TYPE_CHECKING:
-    from tl_lifehist.sufficiency.study import SufficiencyStudy
 
 N_SETS = 1000  # matched sets
 STRATUM = 10  # features of neighbouring mass among which the labels "carrier" are exchanged (ours)
 MAX_UNMATCHED = 0.1  # of the carriers (D19)
 MAX_GAP = 0.1  # of log mass, in standard deviations (ours): gates follow mass, so a gap of D19's 0.25 rejects falsely
-COLUMNS = [
-    *("keep_error", "n_alive", "n_carriers", "soft_mass", "enrichment", "against", "null", "low", "high", "p"),
-    *("unmatched_share", "mass_gap", "kl", "relative_kl", "lost_fraction"),
-    *("empty_kl", "empty_lost_fraction", "full_kl", "full_lost_fraction"),
-]
 
 
 class FeatureSubset:
@@ -97,6 +81,9 @@ def carrier_enrichment(
     carriers: Sequence[int],
     *,
     n_sets: int = N_SETS,
+    stratum: int = STRATUM,
+    max_unmatched: float = MAX_UNMATCHED,
+    max_gap: float = MAX_GAP,
     seed: int = 0,
 ) -> CarrierEnrichment:
     """Mean gate over the carriers beside that of features of equal mass (ours): the labels "carrier" are exchanged
@@ -108,6 +95,9 @@ def carrier_enrichment(
         profile: the SAE's features on a text; its `alive()` says which are gated.
         carriers: features of the SAE.
         n_sets: matched sets.
+        stratum: features of neighbouring mass among which labels are exchanged (ours: ten).
+        max_unmatched: share of the carriers without an equal above which there is no p (D19: 0.1).
+        max_gap: of log mass, in standard deviations, above which there is no p (ours: 0.1).
         seed: of the sets.
 
     Raises:
@@ -124,7 +114,7 @@ def carrier_enrichment(
     whole = float(np.nanmean(gate))
     log_mass = np.log10(np.maximum(profile.mass, 1e-30))
     carrier = np.isin(np.arange(len(gate)), chosen)
-    by_mass = np.array_split(alive[np.argsort(log_mass[alive], kind="stable")], max(1, len(alive) // STRATUM))
+    by_mass = np.array_split(alive[np.argsort(log_mass[alive], kind="stable")], max(1, len(alive) // stratum))
     strata = [s for s in by_mass if 0 < carrier[s].sum() < len(s)]  # the others have nothing to exchange
     n = int(sum(carrier[s].sum() for s in strata))
     rng = np.random.default_rng(seed)
@@ -140,7 +130,7 @@ def carrier_enrichment(
     unmatched = 1 - n / len(chosen)
     scale = float(log_mass[alive].std()) or 1.0
     gap = (mass - mass_of_sets) / n / scale if n else float("nan")
-    testable = unmatched <= MAX_UNMATCHED and abs(gap) <= MAX_GAP
+    testable = unmatched <= max_unmatched and abs(gap) <= max_gap
     null = Null(against, draws, rounding=1e-12)
     return CarrierEnrichment(
         enrichment=float(gate[chosen].mean()) / whole,
@@ -152,60 +142,3 @@ def carrier_enrichment(
         unmatched_share=unmatched,
         mass_gap=float(gap),
     )
-
-
-def shared_points(study: SufficiencyStudy) -> list[tuple[int, str]]:
-    """Checkpoints of both, at the hook points of both; at all of the life-history run's where they share none.
-
-    Raises:
-        InputError: the run is of another study or another series, or has no checkpoint of this one.
-    """
-    from tl_lifehist.runs import load_run
-
-    assert study.life_history is not None
-    known = load_run(study.life_history).study
-    if known.get("study") != "life-history" or known.get("series") != study.series.name:
-        raise InputError(
-            f"{study.life_history} holds no life-history run of the series {study.series.name!r}: give one of the same."
-        )
-    steps = [step for step in study.series.steps if step in known["steps"]]
-    if not steps:
-        raise InputError(f"{study.life_history} has the checkpoints {known['steps']}, none of this study's.")
-    shared = [name for name in known["hook_names"] if name in (study.hook_names or ())]
-    return [(step, hook_name) for step in steps for hook_name in shared or known["hook_names"]]
-
-
-def carriers_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: str) -> None:
-    """Masks over the alive features of one SAE of the life-history run, with its error kept and dropped."""
-    from tl_lifehist.lifehistory.stored import stored_features
-
-    assert study.life_history is not None
-    assert study.train is not None
-    assert study.calibration is not None
-    assert study.test is not None
-    sae, profile, carriers = stored_features(study.life_history, step, hook_name)
-    alive = np.flatnonzero(profile.alive())
-    keys = {"step": step, "hook_name": hook_name}
-    rows: list[dict[str, Any]] = []
-    if set(carriers) & set(alive.tolist()):
-        model = study.series.load(step)
-        subset = FeatureSubset(sae, alive.tolist())
-        dictionary = with_reference(subset, collect_activations(model, hook_name, study.train), seed=study.seed)
-        tasks = [
-            MaskTask(dictionary, Downstream(study.relative_to), study.penalty_total / len(alive), keep_error=keep)
-            for keep in (True, False)
-        ]
-        text: dict[str, Any] = {"hook_name": hook_name, "batch_size": study.batch_size}
-        masks = calibrate_masks(model, tasks, study.calibration, steps=study.steps, **text)
-        for mask in masks:
-            found = carrier_enrichment(mask.gates, profile, carriers, seed=derive_seed(study.seed, step, 5))
-            cost = evaluate_mask(model, dictionary, mask, study.test, keep_error=mask.keep_error, **text)
-            values = (
-                *(mask.keep_error, len(alive), len(set(carriers)), mask.soft_mass, found.enrichment, found.against),
-                *(found.null, found.low, found.high, found.p, found.unmatched_share, found.mass_gap),
-                *(cost.kl, cost.relative_kl, cost.lost_fraction),
-                # with the error kept, gates of 0 are no mean ablation: they are the null
-                *(getattr(e, name) for e in (cost.empty, cost.full) for name in ("kl", "lost_fraction")),
-            )
-            rows.append(keys | dict(zip(COLUMNS, values, strict=True)))
-    pd.DataFrame(rows, columns=[*keys, *COLUMNS]).to_parquet(folder / "carriers.parquet", index=False)

@@ -1,201 +1,151 @@
-"""One checkpoint and hook point of the study: fit on the train text, calibrate on the second, measure on the third."""
+"""One checkpoint and hook point of a study: its fits and texts, and its masks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import combinations
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 import torch
-from safetensors.torch import save_file
+from jaxtyping import Float
 from torch import Tensor
 
-from tl_lifehist.activations import collect_activations
-from tl_lifehist.dictionaries.decomposition import Decomposition, decompose, dictionary_overlap
-from tl_lifehist.dictionaries.methods import METHODS
-from tl_lifehist.hook_names import parse_hook_name
-from tl_lifehist.metrics import top_row_share
 from tl_lifehist.models import HookedModel
-from tl_lifehist.seeds import derive_seed
-from tl_lifehist.sufficiency.alignment import Alignment, align_checkpoints, align_dictionaries, shuffled_rows
-from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_masks
-from tl_lifehist.sufficiency.cell_tables import measure
-from tl_lifehist.sufficiency.clean import NoReference
-from tl_lifehist.sufficiency.gates import SoftMask
-from tl_lifehist.sufficiency.massive import without_massive
-from tl_lifehist.sufficiency.study import SufficiencyStudy
+from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_on
+from tl_lifehist.sufficiency.clean import CleanRun, NoReference
+from tl_lifehist.sufficiency.config import Comparisons, Geometry, Masks
+from tl_lifehist.sufficiency.fitted import Fitted
 from tl_lifehist.sufficiency.targets import TARGETS, TargetContext
-from tl_lifehist.sufficiency.translator import Translator, fit_translator
 from tl_lifehist.tokens import TokenSet
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What is fitted at one checkpoint and hook point. `alignments` are by control and serve every method,
-    `dictionary_alignments` are between dictionaries, one for each of the close-ups.
+    """What is scored at one checkpoint and hook point.
+
+    Attributes:
+        step: the checkpoint.
+        hook_name: the hook point.
+        model: the checkpoint's model.
+        final_model: that of the final checkpoint, where transfers go.
+        calibration: text that rankings are made on.
+        test: text that everything is measured on.
+        fitted: on the train text.
+        masks: what masks preserve and how they were calibrated.
+        comparisons: what they stand beside.
+        close_ups: methods with frontier and stability.
+        geometry: how sensitivity and curvature are measured.
+        seed: of everything random but the masks.
     """
 
-    study: SufficiencyStudy
     step: int
     hook_name: str
     model: HookedModel
     final_model: HookedModel
     calibration: TokenSet
     test: TokenSet
-    n_rows: int
-    top_row_share: float
-    dictionaries: dict[str, Decomposition]
-    translator: Translator
-    alignments: dict[str, Alignment]
-    dictionary_alignments: dict[str, Alignment]
+    fitted: Fitted
+    masks: Masks
+    comparisons: Comparisons
+    close_ups: tuple[str, ...]
+    geometry: Geometry
+    seed: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibrated:
-    """A mask of the study with what it was calibrated for."""
+    """Gates with what they were calibrated for.
+
+    Attributes:
+        method: of the dictionary.
+        target: what was to be preserved.
+        penalty_total: lambda times the number of components.
+        seed: of the minibatches.
+        gates: between 0 and 1.
+        history: step, temperature, loss, soft_mass of the descent.
+    """
 
     method: str
     target: str
     penalty_total: float
     seed: int
-    mask: SoftMask
+    gates: Float[Tensor, " component"]
+    history: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def cell_unit(folder: Path, study: SufficiencyStudy, step: int, hook_name: str) -> None:
-    """Write the tables of one cell, and its dictionaries and fixed head in safetensors."""
-    cell = fit(study, step, hook_name)
-    masks = calibrate(cell)
-    tables = measure(cell, masks)
-    tables["stability_dictionaries"] = dictionary_stability(cell)
-    for method, dictionary in cell.dictionaries.items():
-        dictionary.save(folder / f"{method}.safetensors")
-    save_file(
-        {"weight": cell.translator.weight.contiguous(), "bias": cell.translator.bias.contiguous()},
-        folder / "translator.safetensors",
-    )
-    site, layer = place(hook_name)
-    for name, table in tables.items():
-        keys = {"step": step, "hook_name": hook_name, "site": site, "layer": layer}
-        table.assign(**keys)[[*keys, *table.columns]].to_parquet(folder / f"{name}.parquet", index=False)
-
-
-def place(hook_name: str) -> tuple[str, int]:
-    """Site and block of a hook point: `("hook_mlp_out", 2)` for `blocks.2.hook_mlp_out`; -1 outside the blocks."""
-    layer, site = parse_hook_name(hook_name)
-    return site, layer
-
-
-def fit(study: SufficiencyStudy, step: int, hook_name: str) -> Cell:
-    """Dictionaries, fixed head and alignments, on the train text alone."""
-    assert study.train is not None
-    assert study.calibration is not None
-    assert study.test is not None
-    model = study.series.load(step)
-    final_model = model if step == study.last else study.series.load(study.last)
-    train, calibration, test = (
-        without_massive(model, hook_name, tokens, study.leave_out_massive)
-        for tokens in (study.train, study.calibration, study.test)
-    )
-    acts = collect_activations(model, hook_name, train)
-    final_acts = acts if step == study.last else collect_activations(final_model, hook_name, train)
-    dictionaries = {m: _decomposed(study, acts, m, study.seed) for m in study.methods}
-    kinds = {"aligned": "ridge", "procrustes": "procrustes", "identity": "identity"}
-    alignments = {
-        name: align_checkpoints(acts, final_acts, ridge=study.ridge, kind=kind) for name, kind in kinds.items()
-    }
-    shuffled = shuffled_rows(acts, seed=derive_seed(study.seed, step, 1))
-    alignments["shuffled"] = align_checkpoints(shuffled, final_acts, ridge=study.ridge)
-    rows = slice(0, MATCHED_ROWS)  # component matching needs no more
-    by_dictionary = {
-        m: align_dictionaries(
-            dictionaries[m], _decomposed(study, final_acts, m, study.seed), acts[rows], final_acts[rows]
-        )
-        for m in study.close_ups
-    }
-    translator = fit_translator(
-        model,
-        hook_name,
-        train,
-        steps=study.translator_steps,
-        seed=derive_seed(study.seed, step, 2),
-    )
-    return Cell(
-        study,
-        step,
-        hook_name,
-        model,
-        final_model,
-        calibration,
-        test,
-        len(acts),
-        top_row_share(acts),
-        dictionaries,
-        translator,
-        alignments,
-        by_dictionary,
-    )
-
-
-MATCHED_ROWS = 8192  # rows on which components of two dictionaries are matched (ours)
-
-
-def _decomposed(study: SufficiencyStudy, acts: Tensor, method: str, seed: int) -> Decomposition:
-    k = study.n_components or min(100, acts.shape[1])
-    return decompose(acts, method=method, n_components=k, seed=seed)
-
-
-def calibrate(cell: Cell) -> list[Calibrated]:
-    """All masks of a cell in one descent: targets and methods, then the close-ups' sweep and seeds, downstream."""
-    study = cell.study
+def calibrate(
+    clean: CleanRun,
+    fitted: Fitted,
+    final_model: HookedModel,
+    masks: Masks,
+    *,
+    close_ups: Sequence[str],
+    sweep: Sequence[float],
+    seeds: Sequence[int],
+) -> list[Calibrated]:
+    """All masks of a checkpoint and hook point in one descent: targets and methods, then the close-ups' sweep and
+    seeds, downstream. A target whose reference is practically 0 has none (formula 9).
+    """
     context = TargetContext(
-        cell.translator, cell.alignments["aligned"], cell.final_model, study.relative_to, study.transfer_loss
+        fitted.translator, fitted.alignments["aligned"], final_model, masks.relative_to, masks.transfer_loss
     )
-    targets = {name: TARGETS[name].make(context) for name in study.targets}
-    first = study.seeds[0]
-    wanted = [(m, t, study.penalty_total, first) for m in study.methods for t in study.targets]
-    if "downstream" in study.targets:
-        wanted += [(m, "downstream", total, first) for m in study.close_ups for total in study.sweep]
-        wanted += [(m, "downstream", study.penalty_total, seed) for m in study.close_ups for seed in study.seeds[1:]]
+    targets = {name: TARGETS[name].make(context) for name in masks.targets}
+    first, own = seeds[0], masks.penalty_total
+    wanted = [(m, t, own, first) for m in fitted.dictionaries for t in masks.targets]
+    if "downstream" in masks.targets:
+        wanted += [(m, "downstream", total, first) for m in close_ups for total in sweep]
+        wanted += [(m, "downstream", own, seed) for m in close_ups for seed in seeds[1:]]
     while wanted:
         tasks = []
         for method, target, total, seed in wanted:
-            dictionary = cell.dictionaries[method]
+            dictionary = fitted.dictionaries[method]
             tasks.append(MaskTask(dictionary, targets[target], total / len(dictionary.W_dec), seed))
         try:
-            masks = calibrate_masks(
-                cell.model,
+            found = calibrate_on(
+                clean,
                 tasks,
-                cell.calibration,
-                hook_name=cell.hook_name,
-                steps=study.steps,
-                batch_size=study.batch_size,
+                steps=masks.mask_steps,
+                batch_size=masks.batch_size,
+                learning_rate=masks.learning_rate,
             )
-        except NoReference as error:  # formula 9: such a target has no mask here, and is counted
+        except NoReference as error:
             wanted = [w for w in wanted if w[1] != error.target]
         else:
-            return [Calibrated(*w, mask) for w, mask in zip(wanted, masks, strict=True)]
+            return [Calibrated(*w, mask.gates, mask.history) for w, mask in zip(wanted, found, strict=True)]
     return []
 
 
-def dictionary_stability(cell: Cell) -> pd.DataFrame:
-    """How far dictionaries of two seeds have the same directions, beside random directions: method, seed_a, seed_b,
-    dictionary_overlap, dictionary_null. Methods without randomness are left out.
-    """
-    study = cell.study
-    assert study.train is not None
-    methods = [m for m in study.methods if not METHODS[m].deterministic]
-    rows: list[tuple[Any, ...]] = []
-    if methods and len(study.seeds) > 1:
-        tokens = without_massive(cell.model, cell.hook_name, study.train, study.leave_out_massive)
-        acts = collect_activations(cell.model, cell.hook_name, tokens)
-    for method in methods if len(study.seeds) > 1 else ():
-        own = cell.dictionaries[method]
-        fitted = {s: own if s == study.seed else _decomposed(study, acts, method, s) for s in study.seeds}
-        generator = torch.Generator().manual_seed(study.seed)
-        drawn = replace(own, W_dec=torch.randn(own.W_dec.shape, generator=generator).to(own.W_dec))
-        null = dictionary_overlap(own, drawn)
-        for a, b in combinations(sorted(study.seeds), 2):
-            rows.append((method, a, b, dictionary_overlap(fitted[a], fitted[b]), null))
-    return pd.DataFrame(rows, columns=["method", "seed_a", "seed_b", "dictionary_overlap", "dictionary_null"])
+_NAMES = ("method", "target", "penalty_total", "seed")
+
+
+def gates_table(masks: Iterable[Calibrated]) -> pd.DataFrame:
+    """One row for each gate: method, target, penalty_total, seed, component, gate."""
+    parts = []
+    for one in masks:
+        values = one.gates.cpu().numpy()
+        named = {name: getattr(one, name) for name in _NAMES}
+        parts.append(pd.DataFrame({**named, "component": range(len(values)), "gate": values}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*_NAMES, "component", "gate"])
+
+
+def history_table(masks: Iterable[Calibrated]) -> pd.DataFrame:
+    """How each mask came to rest: method, target, penalty_total, seed, mask_step, temperature, loss, soft_mass."""
+    parts = [
+        one.history.rename(columns={"step": "mask_step"}).assign(**{name: getattr(one, name) for name in _NAMES})
+        for one in masks
+    ]
+    columns = [*_NAMES, "mask_step", "temperature", "loss", "soft_mass"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def calibrated_in(gates: pd.DataFrame) -> Iterator[Calibrated]:
+    """The masks of a table of gates, in its order; their histories are not in it."""
+    for _, rows in gates.groupby(list(_NAMES), sort=False):
+        named = {name: rows[name].iloc[0] for name in _NAMES}
+        yield Calibrated(
+            str(named["method"]),
+            str(named["target"]),
+            float(named["penalty_total"]),
+            int(named["seed"]),
+            torch.tensor(rows["gate"].to_numpy()),
+        )

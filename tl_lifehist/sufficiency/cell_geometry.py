@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tl_lifehist.dictionaries.decomposition import Decomposition
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.sufficiency.calibration import BATCH_SIZE
+from tl_lifehist.sufficiency.cell import Cell
 from tl_lifehist.sufficiency.fisher import fixed_head_fisher, measure_gate_fisher
 from tl_lifehist.sufficiency.moments import GateFisher
 from tl_lifehist.sufficiency.sensitivity import GateScores, gate_scores
-from tl_lifehist.suffix import ModelSuffix
-
-if TYPE_CHECKING:
-    from tl_lifehist.sufficiency.cell import Cell
-
-FISHER_ROWS = 8192  # rows of the fixed head's Fisher (ours)
 
 
 @dataclass(frozen=True, eq=False)
-class Geometry:
+class CellGeometry:
     """Sensitivity and curvature of one dictionary on the test text."""
 
     scores: GateScores
     fisher: GateFisher
     cost: GateFisher  # with the dictionary's error as one more component: what a mask costs beside the clean model
     fixed_fisher: GateFisher
-    # what masks of equal soft mass are ranked by, from the calibration text: no test is seen
-    ranking: dict[str, Tensor]
 
 
-def measure_geometry(cell: Cell, dictionary: Decomposition) -> Geometry:
+def rank_components(cell: Cell, dictionary: Decomposition) -> dict[str, Tensor]:
+    """What masks of equal soft mass are ranked by, from the calibration text: no test is seen."""
     text: dict[str, Any] = {"hook_name": cell.hook_name, "batch_size": BATCH_SIZE}
-    suffix = ModelSuffix(cell.model, cell.hook_name)
-    rows = []
-    for start in range(0, len(cell.test), BATCH_SIZE):
-        prefix = suffix.run_prefix(cell.test[start : start + BATCH_SIZE], start)
-        rows.append(prefix.acts[prefix.scored_row])
-        if sum(map(len, rows)) >= FISHER_ROWS:
-            break
-    seed = derive_seed(cell.study.seed, cell.step, 3)
-    return Geometry(
-        gate_scores(cell.model, dictionary, cell.test, **text),
-        measure_gate_fisher(cell.model, dictionary, cell.test, seed=seed, **text),
-        measure_gate_fisher(cell.model, dictionary, cell.test, seed=seed, error_component=True, **text),
-        fixed_head_fisher(cell.translator, dictionary, torch.cat(rows)[:FISHER_ROWS], seed=seed),
-        {
-            "top_variance": dictionary.component_variance,
-            "tau_ranked": gate_scores(cell.model, dictionary, cell.calibration, **text).tau,
-            "fisher_diagonal": measure_gate_fisher(
-                cell.model, dictionary, cell.calibration, seed=seed, **text
-            ).matrix.diagonal(),
-        },
+    return {
+        "top_variance": dictionary.component_variance,
+        "tau_ranked": gate_scores(cell.model, dictionary, cell.calibration, **text).tau,
+        "fisher_diagonal": measure_gate_fisher(
+            cell.model, dictionary, cell.calibration, **_draws(cell), **text
+        ).matrix.diagonal(),
+    }
+
+
+def measure_geometry(cell: Cell, dictionary: Decomposition, scored_acts: Float[Tensor, "row d_model"]) -> CellGeometry:
+    """One dictionary on the test text.
+
+    Args:
+        scored_acts: clean activations at scored positions of the test text, for the fixed head.
+    """
+    text: dict[str, Any] = {"hook_name": cell.hook_name, "batch_size": BATCH_SIZE}
+    draws, test = _draws(cell), cell.test
+    return CellGeometry(
+        gate_scores(cell.model, dictionary, test, **text),
+        measure_gate_fisher(cell.model, dictionary, test, **draws, **text),
+        measure_gate_fisher(cell.model, dictionary, test, error_component=True, **draws, **text),
+        fixed_head_fisher(cell.fitted.translator, dictionary, scored_acts, **draws),
     )
+
+
+def _draws(cell: Cell) -> dict[str, Any]:
+    return {"seed": derive_seed(cell.seed, cell.step, 3), "n_samples": cell.geometry.fisher_samples}

@@ -2,77 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from tl_lifehist.dictionaries.decomposition import Decomposition
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.sufficiency.calibration import BATCH_SIZE
-from tl_lifehist.sufficiency.cell_geometry import Geometry, measure_geometry
-from tl_lifehist.sufficiency.cell_scores import Scored, score
-from tl_lifehist.sufficiency.cell_versions import Version, versions_of
+from tl_lifehist.sufficiency.cell import Calibrated, Cell
+from tl_lifehist.sufficiency.cell_geometry import CellGeometry
+from tl_lifehist.sufficiency.cell_scores import Scored, Versions
+from tl_lifehist.sufficiency.cell_versions import Version
 from tl_lifehist.sufficiency.evaluation import MaskEvaluation
 from tl_lifehist.sufficiency.fisher import predicted_kl
 from tl_lifehist.sufficiency.geometry import gini, gini_null, sender_receiver
 from tl_lifehist.sufficiency.overlap import mask_overlap, mask_overlap_null
 from tl_lifehist.sufficiency.sensitivity import enrichment
 
-if TYPE_CHECKING:
-    from tl_lifehist.sufficiency.cell import Calibrated, Cell
-
 EVALUATED = ("nmse", "kl", "relative_kl", "lost_fraction", "accuracy_drop")
 ENRICHED = ("enrichment_tau", "enrichment_omega", "enrichment_curvature")
 READ = ("fixed_head_kl", "fixed_head_relative_kl", "transfer_nmse", "transfer_kl", "transfer_relative_kl")
 
 
-def measure(cell: Cell, masks: Sequence[Calibrated]) -> dict[str, pd.DataFrame]:
-    """All tables of a cell but the dictionaries' stability; the cell's own columns are added by the caller."""
-    geometry = {method: measure_geometry(cell, dictionary) for method, dictionary in cell.dictionaries.items()}
-    versions = {method: versions_of(cell, method, masks, geometry[method].ranking) for method in cell.dictionaries}
-    scored = score(cell, versions)
+def cell_tables(
+    cell: Cell,
+    masks: Sequence[Calibrated],
+    versions: Versions,
+    geometry: Mapping[str, CellGeometry],
+    scored: Scored,
+) -> dict[str, pd.DataFrame]:
+    """All tables of a cell; the columns that say which it is are added by the caller.
+
+    Args:
+        masks: the calibrated ones.
+        versions: what was scored, by method.
+        geometry: by method.
+        scored: the figures of the versions.
+    """
     tables: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("dictionaries", "evaluation", "nulls", "frontier", "transfer", "anisotropy")
     }
-    components, gates = [], []
-    for method, dictionary in cell.dictionaries.items():
-        found, result = geometry[method], scored[method]
-        listed = versions[method]
-        rows = [
-            _evaluation_row(v, e, found) | {"method": method} for v, e in zip(listed, result.evaluations, strict=True)
-        ]
-        tables["dictionaries"].append(_dictionary_row(method, dictionary, result.evaluations[1]))
+    components, first = [], cell.comparisons.seeds[0]
+    for method, dictionary in cell.fitted.dictionaries.items():
+        found, listed, figures = geometry[method], versions[method], scored.evaluations[method]
+        rows = [_evaluation_row(v, e, found) | {"method": method} for v, e in zip(listed, figures, strict=True)]
+        tables["dictionaries"].append(_dictionary_row(method, dictionary, figures[1]))
         for version, row in zip(listed, rows, strict=True):
             if version.role == "mask":
-                tables["evaluation"].append({"mask": version.name, "seed": cell.study.seeds[0]} | row)
+                tables["evaluation"].append({"mask": version.name, "seed": first} | row)
         tables["nulls"] += _null_rows(listed, rows)
         named = {version.name for version in listed}
         # a target whose reference is practically 0 has no mask here; its row of NaN counts it (formula 9)
         tables["evaluation"] += [
-            {"mask": target, "seed": cell.study.seeds[0], "method": method}
-            for target in cell.study.targets
-            if target not in named
+            {"mask": target, "seed": first, "method": method} for target in cell.masks.targets if target not in named
         ]
-        tables["frontier"] += _frontier_rows(method, listed, rows, cell.study.penalty_total)
-        tables["transfer"] += [{"method": method} | row for row in result.transfers]
+        tables["frontier"] += _frontier_rows(method, listed, rows, cell.masks.penalty_total)
+        tables["transfer"] += [{"method": method} | row for row in scored.transfers[method]]
         tables["anisotropy"].append({"method": method} | _anisotropy_row(cell, method, masks, found))
         components.append(_components(method, dictionary, found))
-    for one in masks:
-        if one.penalty_total == cell.study.penalty_total:
-            columns = {"method": one.method, "target": one.target, "seed": one.seed}
-            values = one.mask.gates.cpu().numpy()
-            gates.append(pd.DataFrame({**columns, "component": range(len(values)), "gate": values}))
     made = {name: pd.DataFrame(rows) for name, rows in tables.items()}
     made["components"] = pd.concat(components, ignore_index=True)
-    made["masks"] = pd.concat(gates, ignore_index=True) if gates else pd.DataFrame()
     made["stability"] = _stability(cell, masks)
-    made["checkpoints"] = pd.DataFrame([_checkpoint_row(cell, next(iter(scored.values())))])
+    made["checkpoints"] = pd.DataFrame([_checkpoint_row(cell, next(iter(scored.evaluations.values()))[0])])
     return made
 
 
-def _evaluation_row(version: Version, found: MaskEvaluation, geometry: Geometry) -> dict[str, Any]:
+def _evaluation_row(version: Version, found: MaskEvaluation, geometry: CellGeometry) -> dict[str, Any]:
     row: dict[str, Any] = {
         "soft_mass": found.soft_mass,
         "kl_low": found.kl_interval[0],
@@ -97,7 +94,7 @@ def _dictionary_row(method: str, dictionary: Decomposition, full: MaskEvaluation
     }
 
 
-def _components(method: str, dictionary: Decomposition, geometry: Geometry) -> pd.DataFrame:
+def _components(method: str, dictionary: Decomposition, geometry: CellGeometry) -> pd.DataFrame:
     scores = geometry.scores
     columns = {
         "tau": scores.tau,
@@ -143,19 +140,16 @@ def _frontier_rows(
     ]
 
 
-def _anisotropy_row(cell: Cell, method: str, masks: Sequence[Calibrated], geometry: Geometry) -> dict[str, Any]:
-    study = cell.study
-    own = {
-        m.target: m.mask
-        for m in masks
-        if m.method == method and m.seed == study.seeds[0] and m.penalty_total == study.penalty_total
-    }
+def _anisotropy_row(cell: Cell, method: str, masks: Sequence[Calibrated], geometry: CellGeometry) -> dict[str, Any]:
+    operating = (method, cell.comparisons.seeds[0], cell.masks.penalty_total)
+    own = {m.target: m.gates for m in masks if (m.method, m.seed, m.penalty_total) == operating}
     null = gini_null(
         cell.model,
-        cell.dictionaries[method],
+        cell.fitted.dictionaries[method],
         cell.test,
         hook_name=cell.hook_name,
-        seed=derive_seed(study.seed, cell.step, 4),
+        n_draws=cell.geometry.label_draws,
+        seed=derive_seed(cell.seed, cell.step, 4),
         batch_size=BATCH_SIZE,
     )
     row: dict[str, Any] = {
@@ -171,7 +165,12 @@ def _anisotropy_row(cell: Cell, method: str, masks: Sequence[Calibrated], geomet
     }
     if "fixed_head" in own and "downstream" in own:
         both = sender_receiver(
-            own["fixed_head"], own["downstream"], geometry.fixed_fisher, geometry.fisher, seed=study.seed
+            own["fixed_head"],
+            own["downstream"],
+            geometry.fixed_fisher,
+            geometry.fisher,
+            n_draws=cell.comparisons.overlap_draws,
+            seed=cell.seed,
         )
         row |= {
             "mask_overlap": both.overlap,
@@ -186,22 +185,18 @@ def _stability(cell: Cell, masks: Sequence[Calibrated]) -> pd.DataFrame:
     """Overlap of downstream masks of two seeds, beside random masks of the same gates. Where every step sees all of the
     calibration text a seed draws nothing, and there is nothing to compare.
     """
-    study = cell.study
-    rows = []
-    for method in study.close_ups if study.batch_size < len(cell.calibration) else ():
+    rows, operating = [], cell.masks.penalty_total
+    for method in cell.close_ups if cell.masks.batch_size < len(cell.calibration) else ():
         own = {
-            m.seed: m.mask
-            for m in masks
-            if (m.method, m.target, m.penalty_total) == (method, "downstream", study.penalty_total)
+            m.seed: m.gates for m in masks if (m.method, m.target, m.penalty_total) == (method, "downstream", operating)
         }
         for a, b in combinations(sorted(own), 2):
-            chance = mask_overlap_null(own[a], own[b], seed=study.seed)
+            chance = mask_overlap_null(own[a], own[b], n_draws=cell.comparisons.overlap_draws, seed=cell.seed)
             rows.append((method, "downstream", a, b, mask_overlap(own[a], own[b]), chance.mean))
     return pd.DataFrame(rows, columns=["method", "target", "seed_a", "seed_b", "overlap", "overlap_null"])
 
 
-def _checkpoint_row(cell: Cell, scored: Scored) -> dict[str, Any]:
-    empty = scored.evaluations[0]
+def _checkpoint_row(cell: Cell, empty: MaskEvaluation) -> dict[str, Any]:
     return {
         "n_scored": empty.n_scored,
         "n_documents": len(empty.by_document),
@@ -211,7 +206,7 @@ def _checkpoint_row(cell: Cell, scored: Scored) -> dict[str, Any]:
         "empty_kl": empty.kl,
         "empty_relative_kl": empty.relative_kl,
         "empty_accuracy_drop": empty.accuracy_drop,
-        "top_row_share": cell.top_row_share,
-        "translator_kl": float(cell.translator.history["kl"].tail(20).mean()),
-        "n_rows": cell.n_rows,
+        "top_row_share": cell.fitted.top_row_share,
+        "translator_kl": float(cell.fitted.translator.history["kl"].tail(20).mean()),
+        "n_rows": cell.fitted.n_rows,
     }

@@ -211,6 +211,7 @@ def evaluation_of(
     final: tuple[InjectedScores, int] | None,
     *,
     seed: int,
+    n_draws: int = 1000,
 ) -> MaskEvaluation:
     """The figures of one version; the last version of `scores` is mean ablation. `read` and `final` hold the version
     under another number.
@@ -223,7 +224,9 @@ def evaluation_of(
         soft_mass=soft_mass(gates),
         nmse=scores.nmse(version),
         kl=mean_kl,
-        kl_interval=bootstrap_mean(kl, documents, seed=seed) if len(np.unique(documents)) > 1 else (NAN, NAN),
+        kl_interval=bootstrap_mean(kl, documents, n_draws=n_draws, seed=seed)
+        if len(np.unique(documents)) > 1
+        else (NAN, NAN),
         relative_kl=over(mean_kl, scores.entropy),
         lost_fraction=over(mean_kl, float(scores.kl(-1).mean())),
         accuracy_drop=100 * float(lost.mean()),

@@ -14,20 +14,23 @@ CELL = ["step", "hook_name", "method"]
 COLUMNS = ["step", "hook_name", "site", "layer", "method", "onset", "full_lost_fraction"]
 
 
-def onset_of_sufficiency(frontier: pd.DataFrame, *, full_lost_fraction: float, max_lost: float = MAX_LOST) -> float:
+def onset_of_sufficiency(
+    frontier: pd.DataFrame, *, full_lost_fraction: float, max_lost: float = MAX_LOST, margin: float = MARGIN
+) -> float:
     """The least soft mass of a sweep that keeps the model's behaviour and beats variance (formula 18 of the sufficiency
     methods, ours).
 
-    That is the least `soft_mass` among the rows with `lost_fraction <= max_lost` and `lost_fraction` at least 1 % below
-    `variance_lost_fraction`. It is NaN where no row passes, and where the full mask loses more than `max_lost` (or is
-    NaN): then the dictionary misses what the model needs, and no mask over it can show when little is enough. Nothing
-    is interpolated between the masks of the sweep: a value between two of them was never injected.
+    That is the least `soft_mass` among the rows with `lost_fraction <= max_lost` and `lost_fraction` at least 1 %
+    (`margin`) below `variance_lost_fraction`. It is NaN where no row passes, and where the full mask loses more than
+    `max_lost` (or is NaN): then the dictionary misses what the model needs, and no mask over it can show when little is
+    enough. Nothing is interpolated between the masks of the sweep: a value between two of them was never injected.
 
     Args:
         frontier: the masks of a sweep in one cell: `soft_mass`, `lost_fraction` (KL over KL of mean ablation) and
             `variance_lost_fraction` (the same for the top-variance mask of equal mass).
         full_lost_fraction: that of the full mask.
         max_lost: what may be lost (ours: 0.1).
+        margin: share of the variance mask's loss by which a mask has to beat it (ours: 0.01); less is rounding.
 
     How it can mislead: it is no smaller than the smallest mask of the sweep and jumps between its masks, so compare
     onsets of one sweep only. It has no interval: another text can move it by a step of the sweep. At a site where mean
@@ -42,11 +45,13 @@ def onset_of_sufficiency(frontier: pd.DataFrame, *, full_lost_fraction: float, m
     if not full_lost_fraction <= max_lost:  # NaN fails too
         return float("nan")
     lost = frontier["lost_fraction"]
-    enough = frontier.loc[(lost <= max_lost) & (lost < (1 - MARGIN) * frontier["variance_lost_fraction"]), "soft_mass"]
+    enough = frontier.loc[(lost <= max_lost) & (lost < (1 - margin) * frontier["variance_lost_fraction"]), "soft_mass"]
     return float(enough.min()) if len(enough) else float("nan")
 
 
-def onset_table(frontier: pd.DataFrame, evaluation: pd.DataFrame, *, max_lost: float = MAX_LOST) -> pd.DataFrame:
+def onset_table(
+    frontier: pd.DataFrame, evaluation: pd.DataFrame, *, max_lost: float = MAX_LOST, margin: float = MARGIN
+) -> pd.DataFrame:
     """The onset of every cell of a study: step, hook_name, site, layer, method, onset, full_lost_fraction.
 
     One row for each (step, hook_name, method) of `frontier`; the full mask's figure is that of the rows of `evaluation`
@@ -63,7 +68,7 @@ def onset_table(frontier: pd.DataFrame, evaluation: pd.DataFrame, *, max_lost: f
     for cell, sweep in frontier.groupby(["step", "site", "layer", "hook_name", "method"], dropna=False):
         step, site, layer, hook_name, method = cell
         lost = float(full.get((step, hook_name, method), float("nan")))
-        onset = onset_of_sufficiency(sweep, full_lost_fraction=lost, max_lost=max_lost)
+        onset = onset_of_sufficiency(sweep, full_lost_fraction=lost, max_lost=max_lost, margin=margin)
         rows.append((step, hook_name, site, layer, method, onset, lost))
     return pd.DataFrame(rows, columns=COLUMNS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tl_lifehist.sufficiency.claims import LEAST_UNITS
 from tl_lifehist.sufficiency.targets import TARGETS
 from tl_lifehist.sufficiency.trajectories import AGAINST
 
@@ -32,7 +31,7 @@ WORDS = {
 }
 
 
-def published_table(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+def published_table(tables: dict[str, pd.DataFrame], *, least_units: int = 5) -> pd.DataFrame:
     """Medians over the cells of each site beside the published ones: quantity, ours, n, published.
 
     A site is never mixed with another: what they cost a model differs fifty-fold.
@@ -47,7 +46,7 @@ def published_table(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
                 known = PUBLISHED.get((mask, name))
                 rows.append((title, _short(values.median()), len(values), "" if known is None else _short(known)))
         rows += _transfer_rows(str(site), tables.get("transfer"))
-    rows += _sign_rows(tables["trajectories"], evaluation)
+    rows += _sign_rows(tables["trajectories"], evaluation, least_units)
     return pd.DataFrame(rows, columns=["quantity", "ours", "n", "published"])
 
 
@@ -67,7 +66,7 @@ def _transfer_rows(site: str, transfer: pd.DataFrame | None) -> list[tuple[str, 
     ]
 
 
-def _sign_rows(table: pd.DataFrame, evaluation: pd.DataFrame) -> list[tuple[str, str, int, str]]:
+def _sign_rows(table: pd.DataFrame, evaluation: pd.DataFrame, least_units: int) -> list[tuple[str, str, int, str]]:
     signs = {
         "checkpoint": "Pythia strongly positive, EuroBERT-210M negative, OLMo positive",
         "depth": "Pythia about 0, EuroBERT-210M strongly positive, OLMo positive",
@@ -75,12 +74,13 @@ def _sign_rows(table: pd.DataFrame, evaluation: pd.DataFrame) -> list[tuple[str,
     chosen = table[(table["mask"] == "downstream") & (table["quantity"] == "relative_kl")]
     return [
         (
-            f"{line.site}: correlation of downstream relative KL with {line.against} (empty mask {_short(line.empty)})",
-            _short(line.pooled) if evaluation[AGAINST[line.against]].nunique() >= LEAST_UNITS else TOO_FEW,
-            int(line.n_cells),
-            signs[line.against],
+            f"{line['site']}: correlation of downstream relative KL with {line['against']} "
+            f"(empty mask {_short(line['empty'])})",
+            _short(line["pooled"]) if evaluation[AGAINST[line["against"]]].nunique() >= least_units else TOO_FEW,
+            int(line["n_cells"]),
+            signs[line["against"]],
         )
-        for line in chosen.itertuples(index=False)
+        for line in chosen.to_dict("records")
     ]
 
 

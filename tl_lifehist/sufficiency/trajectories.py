@@ -37,6 +37,7 @@ def trajectories(
     quantities: Sequence[str] | None = None,
     checkpoints: pd.DataFrame | None = None,
     n_bootstrap: int = 1000,
+    max_p: float = MAX_P,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Spearman correlation of each quantity with training progress and with depth (formula 17 of the sufficiency
@@ -54,12 +55,12 @@ def trajectories(
       quantity, of the mask's KL in nats, and of the mean entropy of the clean predictions;
     - `p`: how often the steps (or layers) in random order give a pooled correlation as large in size, two-sided. Its
       units are the steps or layers themselves, so fewer than five can never reach 0.05 (ours);
-    - `claimed` (ours): the pooled interval excludes 0, `p` is at most 0.05, `stratified` does not have the other sign,
-      and the empty mask does not show the same: it has the other sign, or lies outside the pooled interval and nearer
-      to 0, or does not vary. Nor may the normaliser explain it: every figure but the KL in nats has to follow the steps
-      or layers more closely than the clean entropy does, since the penalty on a mask is relative too, and a relative KL
-      or a lost fraction needs a KL in nats of the same sign; a lost fraction has to follow them more closely than the
-      empty mask's KL in nats, which it is divided by. Never without an empty mask.
+    - `claimed` (ours): the pooled interval excludes 0, `p` is at most `max_p`, `stratified` does not have the other
+      sign, and the empty mask does not show the same: it has the other sign, or lies outside the pooled interval and
+      nearer to 0, or does not vary. Nor may the normaliser explain it: every figure but the KL in nats has to follow
+      the steps or layers more closely than the clean entropy does, since the penalty on a mask is relative too, and a
+      relative KL or a lost fraction needs a KL in nats of the same sign; a lost fraction has to follow them more
+      closely than the empty mask's KL in nats, which it is divided by. Never without an empty mask.
 
     Args:
         table: the `evaluation` table: step, hook_name, site, layer, method, mask and the quantities; `seed` and
@@ -67,6 +68,7 @@ def trajectories(
         quantities: columns of it; by default those of `QUANTITIES` that it has.
         checkpoints: the `checkpoints` table, read for `clean_entropy` by (step, hook_name).
         n_bootstrap: draws of each interval and of `p`.
+        max_p: the largest `p` of a claimed trajectory (ours).
 
     How it can mislead: relative KL divides by an entropy that itself changes over training, so the normaliser alone
     can make a trajectory: compare `absolute_kl` and `clean_entropy`. All cells come from one training of one model;
@@ -100,13 +102,19 @@ def trajectories(
         nulls = {name: cells[(cells["site"] == site) & (cells["mask"] == name)] for name in NULL_MASKS}
         for quantity in chosen:
             for against in AGAINST:
-                found = _row(group, nulls, quantity, against, n_bootstrap, seed)
+                found = _row(group, nulls, quantity, against, n_bootstrap, seed, max_p)
                 rows.append({"site": site, "mask": mask, "quantity": quantity, "against": against} | found)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _row(
-    group: pd.DataFrame, nulls: dict[str, pd.DataFrame], quantity: str, against: str, n_draws: int, seed: int
+    group: pd.DataFrame,
+    nulls: dict[str, pd.DataFrame],
+    quantity: str,
+    against: str,
+    n_draws: int,
+    seed: int,
+    max_p: float,
 ) -> dict[str, Any]:
     cells = group[np.isfinite(group[quantity].astype(float)) & group[AGAINST[against]].notna()]
     x, y = _values(cells, AGAINST[against]), _values(cells, quantity)
@@ -127,7 +135,7 @@ def _row(
     normaliser = normaliser or (
         quantity.endswith("lost_fraction") and abs(_pooled(nulls["empty"], "kl", against)) >= abs(pooled) - _ROUNDING
     )
-    claimed = low * high > 0 and p <= MAX_P and not stratified["stratified"] * pooled < 0 and not same
+    claimed = low * high > 0 and p <= max_p and not stratified["stratified"] * pooled < 0 and not same
     claimed = claimed and not normaliser
     return stratified | {
         "pooled": pooled,
