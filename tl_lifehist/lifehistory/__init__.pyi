@@ -49,4 +49,5 @@ from .compare import (
     SAEComparison as SAEComparison,
 )
 from .stored import stored_features as stored_features
+from .config import LifeHistoryConfig as LifeHistoryConfig
 from .study import depth_hook_names as depth_hook_names

@@ -46,6 +46,7 @@ from .carriers import (
     CarrierEnrichment as CarrierEnrichment,
     carrier_enrichment as carrier_enrichment,
 )
+from .config import SufficiencyConfig as SufficiencyConfig
 from .study import (
     default_layers as default_layers,
     default_steps as default_steps,
