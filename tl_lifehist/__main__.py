@@ -1,5 +1,5 @@
 """`python -m tl_lifehist` is the command `tl-lifehist`."""
 
-from tl_lifehist.cli import app
+from tl_lifehist.cli import main
 
-app(prog_name="tl-lifehist")
+main()

@@ -21,6 +21,7 @@ from tl_lifehist.console import (
 )
 from tl_lifehist.lifehistory.config import LifeHistoryConfig
 from tl_lifehist.options import Values, study_command
+from tl_lifehist.registry import load_plugins
 from tl_lifehist.sufficiency.config import SufficiencyConfig
 
 app = typer.Typer(
@@ -282,5 +283,11 @@ def compare(
         print_comparison(a, b)
 
 
+def main() -> None:
+    """The command, with the plugins of other packages."""
+    load_plugins()
+    app(prog_name="tl-lifehist")
+
+
 if __name__ == "__main__":
-    app()
+    main()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
+from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from tl_lifehist.errors import InputError, nearest
@@ -21,9 +22,9 @@ _WORDS = {
 }
 
 
-def option(default: Any, about: str) -> Any:
-    """A field of a configuration with its one-line meaning."""
-    return dataclasses.field(default=default, metadata={"about": about})
+def option(default: Any, about: str, *, registry: str = "") -> Any:
+    """A field of a configuration with its one-line meaning; `registry` is the kind of the entries that it names."""
+    return dataclasses.field(default=default, metadata={"about": about, "registry": registry})
 
 
 def options(config: type | Any) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
@@ -57,7 +58,8 @@ def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> 
     if unknown:
         raise InputError(f"{unknown[0]!r} is no setting; the nearest are: {nearest(unknown[0], place)}.")
     for section in dict.fromkeys(place[name] for name in settings):
-        given = {name: value for name, value in settings.items() if place[name] == section}
+        own = {name: value for name, value in settings.items() if place[name] == section}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
         made = dataclasses.replace(made, **{section: dataclasses.replace(getattr(made, section), **given)})  # type: ignore[type-var]
     return made
 
@@ -83,10 +85,14 @@ def from_sections(kind: type[C], sections: Mapping[str, Any]) -> C:
     return kind(**made)
 
 
+def kinds_of(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows: `int` and `None` of `int | None`."""
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
 def require_type(name: str, value: Any, hint: Any) -> None:
     """Refuse a value of another type than the field's, "8" for 8."""
-    kinds = get_args(hint) or (hint,)
-    plain = {getattr(kind, "__origin__", kind) for kind in kinds}
+    plain = {getattr(kind, "__origin__", kind) for kind in kinds_of(hint)}
     fits = (
         (value is None and type(None) in plain)
         or (isinstance(value, bool) and bool in plain)

@@ -176,7 +176,8 @@ def execute(
     for one in planned:
         if one.done:
             call(one.stage.name)
-    bar = tqdm(total=len(planned), initial=len(finished), disable=None if progress is None else not progress)
+    shown = None if progress is None else not progress
+    bar = tqdm(desc="stages", total=len(planned), initial=len(finished), disable=shown)
 
     def completed(unit: Unit) -> None:
         for one in unit.planned:

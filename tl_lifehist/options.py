@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from tl_lifehist.config import configured, from_sections, options
+from tl_lifehist.config import configured, from_sections, kinds_of, options
+from tl_lifehist.registry import all_added
 
 Values = dict[str, Any]
 
@@ -29,38 +30,57 @@ def study_command(
     """
 
     def register(run: Callable[[Values, Any], None]) -> Callable[[Values, Any], None]:
-        settings = {one.name: _option(config, section, one) for section, one in options(config)}
-
-        def command(ctx: typer.Context, **given: Any) -> None:
-            from tl_lifehist.console import clear_errors
-
-            with clear_errors():
-                run(*_settled(ctx, given, common, config))
-
-        kinds = {"ctx": (typer.Context, inspect.Parameter.empty), **common, **settings}
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-                for key, (kind, default) in kinds.items()
-            ]
-        )
-        command.__annotations__ = {key: kind for key, (kind, _) in kinds.items()}
-        command.__doc__ = about
-        app.command(name)(command)
+        app.command(name)(_Command(run, common, config, about))
         return run
 
     return register
+
+
+class _Command:
+    """A command whose options are read from its configuration whenever they are asked for, since entries of registries
+    that were added since are named in the help.
+    """
+
+    def __init__(self, run: Callable[[Values, Any], None], common: Mapping[str, Any], config: type, about: str) -> None:
+        self._run, self._common, self._config = run, common, config
+        self.__name__, self.__doc__ = "command", about
+
+    def __call__(self, ctx: typer.Context, **given: Any) -> None:
+        from tl_lifehist.console import clear_errors
+
+        with clear_errors():
+            self._run(*_settled(ctx, given, self._common, self._config))
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:
+        return {key: kind for key, (kind, _) in self._kinds().items()}
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Signature(
+            [
+                inspect.Parameter(key, keyword, annotation=kind, default=default)
+                for key, (kind, default) in self._kinds().items()
+            ]
+        )
+
+    def _kinds(self) -> dict[str, tuple[Any, Any]]:
+        settings = {one.name: _option(self._config, section, one) for section, one in options(self._config)}
+        return {"ctx": (typer.Context, inspect.Parameter.empty), **self._common, **settings}
 
 
 def _option(config: type, section: str, one: Field[Any]) -> tuple[Any, Any]:
     """Type and default of the option of a setting; a list is written with commas."""
     hints = get_type_hints(_section(config, section))
     kind = hints[one.name]
-    kinds = [k for k in get_args(kind) or (kind,) if k is not type(None)]
+    kinds = [k for k in kinds_of(kind) if k is not type(None)]
     listed = any(getattr(k, "__origin__", k) is tuple for k in kinds)
     default = one.default
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     about = f"{one.metadata['about'][:1].upper()}{one.metadata['about'][1:]}."
+    if added := all_added().get(one.metadata["registry"]):
+        about += f" Added: {', '.join(added)}."
     option = typer.Option(help=about, rich_help_panel=section, show_default=default is not None)
     plain = str if listed else kinds[0]
     return Annotated[plain | None if default is None else plain, option], shown
@@ -111,7 +131,7 @@ def _parsed(config: type, place: tuple[str, Field[Any]], value: Any) -> Any:
 
     section, one = place
     hint = get_type_hints(_section(config, section))[one.name]
-    for kind in get_args(hint) or (hint,):
+    for kind in kinds_of(hint):
         if getattr(kind, "__origin__", kind) is tuple:
             item = get_args(kind)[0]
             return words(value) if item is str else tuple(numbers(value, f"--{one.name.replace('_', '-')}", item))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from tl_lifehist.errors import InputError
@@ -76,6 +77,14 @@ class Registry(Mapping[str, E], Generic[E]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def load_plugins() -> None:
+    """Import what installed packages name under the entry points `tl_lifehist.plugins`, so that a command knows the
+    entries that they register.
+    """
+    for entry in entry_points(group="tl_lifehist.plugins"):
+        entry.load()
 
 
 def all_added() -> dict[str, Mapping[str, object]]:

@@ -83,7 +83,9 @@ class Noise:
 class ControlSets:
     """Control sets of loads and of recruitment (D19, C6, C8)."""
 
-    controls: tuple[str, ...] = option(("count", "rate", "mass"), "kinds of control sets for the joint load")
+    controls: tuple[str, ...] = option(
+        ("count", "rate", "mass"), "kinds of control sets for the joint load", registry="control"
+    )
     n_draws: int = option(100, "control sets of each kind")
     n_rewired: int = option(20, "degree-preserving rewirings of the graph")
 

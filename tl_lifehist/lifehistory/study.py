@@ -94,6 +94,9 @@ class LifeHistoryStudy:
         self.saes = None if saes is None else GivenSAEs.of(saes, series.steps, self.hook_names)
         self.noise_steps = self._noise_steps()
 
+    def __repr__(self) -> str:
+        return f"LifeHistoryStudy({self.series!r}, {', '.join(self.hook_names)})"
+
     def _noise_steps(self) -> tuple[int, ...]:
         steps, chosen = self.series.steps, self.config.noise.noise_steps
         if chosen is None:
