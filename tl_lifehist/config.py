@@ -50,7 +50,7 @@ def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> 
     Raises:
         InputError: a setting that no section has.
     """
-    made = kind() if config is None else config
+    made: Any = kind() if config is None else config
     if not isinstance(made, kind):
         raise InputError(f"config is a {type(made).__name__}: give a {kind.__name__}, or settings by their names.")
     place = {one.name: section for section, one in options(kind)}
@@ -60,7 +60,7 @@ def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> 
     for section in dict.fromkeys(place[name] for name in settings):
         own = {name: value for name, value in settings.items() if place[name] == section}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
-        made = dataclasses.replace(made, **{section: dataclasses.replace(getattr(made, section), **given)})  # type: ignore[type-var]
+        made = dataclasses.replace(made, **{section: dataclasses.replace(getattr(made, section), **given)})
     return made
 
 

@@ -1,4 +1,4 @@
-"""One entry of each registry, as another package would add it. Importable, so that worker processes find the functions."""
+"""One entry of each registry, as another package would add it; importable, so that worker processes find it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_study_from_the_command_line(tmp_path, saelens):
     from tl_lifehist.checkpoints.pocket import pocket_texts
 
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for _, text in pocket_texts("test")))
-    sizes = "--d-sae 32 --k 4 --training-tokens 2000 --draws 3 --load-tokens 200 --workers 0 --quiet"
+    sizes = "--d-sae 32 --k 4 --training-tokens 2000 --n-draws 3 --load-tokens 200 --workers 0 --quiet"
     where = ["--texts", str(texts), "--out", str(tmp_path / "run")]
     arguments = ["life-history", "--steps", "0,4096", "--layers", "1", *where, *sizes.split()]
     shown = RUNNER.invoke(app, arguments)
@@ -47,6 +47,52 @@ def test_a_study_from_the_command_line(tmp_path, saelens):
     assert (tmp_path / "run" / "report.html").exists()
     again = RUNNER.invoke(app, ["report", str(tmp_path / "run")])
     assert again.output.strip().endswith("report.html")
+    status = RUNNER.invoke(app, ["status", str(tmp_path / "run")])
+    assert status.output.splitlines()[-1] == f"{len(status.output.splitlines()) - 1} done"
+    same = RUNNER.invoke(app, arguments[:-1])  # not --quiet
+    assert "used again: check/step0" in same.output
+    assert "computed" not in same.output
+    (tmp_path / "run" / "tables" / "events.parquet").unlink()
+    status = RUNNER.invoke(app, ["status", str(tmp_path / "run")])
+    assert "damaged  events.parquet is missing" in status.output
+    changed = RUNNER.invoke(app, [*arguments[:-1], "--level", "0.01", "--dry-run"])
+    assert "computed (damaged: events.parquet is missing): tables" not in changed.output  # it is stale as well
+    assert "computed (stale: level: 0.05 → 0.01): load/count, load/rate, load/mass" in changed.output
+
+
+def test_a_file_says_what_options_say_and_options_go_before_it(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("steps = [0, 4096]\nlayers = [1]\nseed = 3\n[sae]\nk = 5\n[matching]\nmin_similarity = 0.4\n")
+    where = ["--out", str(tmp_path / "run"), "--dry-run"]
+    shown = RUNNER.invoke(app, ["life-history", "--config", str(file), "--k", "6", *where])
+    assert shown.exit_code == 0, shown.output
+    printed = shown.output[: shown.output.index("\nstep  tokens")]
+    (tmp_path / "again.toml").write_text(printed)
+    for line in ("steps = [0, 4096]", "seed = 3", "k = 6  #", "min_similarity = 0.4  #", "min_lift = 2.0  #"):
+        assert line in printed
+    again = RUNNER.invoke(app, ["life-history", "--config", str(tmp_path / "again.toml"), "--dry-run"])
+    assert again.output == shown.output
+    file.write_text("seeed = 3\n")
+    wrong = RUNNER.invoke(app, ["life-history", "--config", str(file), *where])
+    assert "'seeed' is no key of a configuration file; the nearest are: seed" in wrong.output
+    file.write_text("seed = \n")
+    assert "is not TOML" in RUNNER.invoke(app, ["life-history", "--config", str(file), *where]).output
+    missing = RUNNER.invoke(app, ["life-history", "--config", str(tmp_path / "none.toml"), *where])
+    assert missing.exit_code == 2
+    assert "no configuration file" in missing.output
+
+
+@pytest.mark.parametrize("command", ["life-history", "sufficiency"])
+def test_every_setting_is_an_option(command: str):
+    from tl_lifehist.config import options
+    from tl_lifehist.lifehistory.config import LifeHistoryConfig
+    from tl_lifehist.sufficiency.config import SufficiencyConfig
+
+    shown = RUNNER.invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    for _, one in options({"life-history": LifeHistoryConfig, "sufficiency": SufficiencyConfig}[command]):
+        assert f"--{one.name.replace('_', '-')}" in shown, one.name
+    for name in ("--config", "--threads", "--seed", "--dry-run"):
+        assert name in shown
 
 
 @pytest.mark.parametrize(
@@ -70,10 +116,10 @@ def test_mistakes_are_one_sentence_and_status_2(tmp_path, saelens, arguments: li
 
 def test_a_mistake_in_the_hook_point_does_not_claim_the_folder(tmp_path):
     where = ["--steps", "512,4096", "--layers", "1", "--out", str(tmp_path / "run"), "--workers", "0", "--quiet"]
-    wrong = RUNNER.invoke(app, ["life-history", "--site", "hook_mlp_outt", *where])
+    wrong = RUNNER.invoke(app, ["life-history", "--sites", "hook_mlp_outt", *where])
     assert wrong.exit_code == 2
     assert "the nearest names are: blocks.1.hook_mlp_out" in wrong.output
-    small = "--methods svd --targets reconstruction --components 4 --mask-steps 2 --seeds 1 --sequences 8,4,4"
+    small = "--methods svd --targets reconstruction --n-components 4 --mask-steps 2 --seeds 0 --sequences 8,4,4"
     right = RUNNER.invoke(app, ["sufficiency", *small.split(), "--translator-steps", "1", *where])
     assert right.exit_code == 0, right.output
 

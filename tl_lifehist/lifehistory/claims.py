@@ -199,7 +199,8 @@ def _direction(tables: Tables, own_level: str, verdicts: Verdicts) -> Claim:
     row = early.iloc[0]
     noise = tables["direction_noise"].set_index("level")
     level = own_level if own_level in noise.index else "data"
-    null = float(noise.loc[level, "s_fun"] - noise.loc[level, "s_dir"]) if level in noise.index else float("nan")
+    gap = (noise["s_fun"] - noise["s_dir"]).to_dict()
+    null = float(gap.get(level, np.nan))
     low = float(row["s_fun_low"] - row["s_dir_high"])
     note = (
         f"at step {int(row['step'])}: S_fun {row['s_fun']:.2f} [{row['s_fun_low']:.2f}, {row['s_fun_high']:.2f}], "

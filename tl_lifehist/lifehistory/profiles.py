@@ -112,7 +112,7 @@ class FeatureProfiles:
         )
         if not (whole and inside):
             raise InputError(f"The stored profile of step {step} at {hook_name!r} is damaged: make it again.")
-        acts = sp.csc_array((arrays["data"], indices, indptr), shape=shape)
+        acts = sp.csc_array((arrays["data"], indices, indptr), shape=(shape[0], shape[1]))
         norm = float(arrays["residual_norm"])
         return cls(
             step,

@@ -16,8 +16,8 @@ from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
 from tl_lifehist.lifehistory.controls import draw_controls
 from tl_lifehist.lifehistory.history import History, knobs
-from tl_lifehist.metrics import interval
 from tl_lifehist.models import HookedModel
+from tl_lifehist.nulls import Null
 from tl_lifehist.stages import Inputs, Outputs
 from tl_lifehist.tokens import TokenSet
 
@@ -113,7 +113,7 @@ def content_load(
                 # where the other class is smaller, each draw compares equal parts of both
                 pairs = [(cost(d.carriers), cost(d.controls)) for d in draws if any(d.controls.values())]
         compared, null = (np.array(side) for side in zip(*pairs, strict=True)) if pairs else (np.zeros(0), np.zeros(0))
-        low, high = interval(null)
+        alone = Null(float("nan"), null)
         n_class = sum(int((classes[h][alive[last, h]] == name).sum()) for h in carriers)
         rows.append(
             {
@@ -124,11 +124,11 @@ def content_load(
                 "share_of_carriers": count / total if total else float("nan"),
                 "joint_load": cost(mine) if count else float("nan"),
                 "compared_load": float(compared.mean()) if pairs else float("nan"),
-                "null_load_mean": float(null.mean()) if pairs else float("nan"),
-                "null_load_low": low,
-                "null_load_high": high,
+                "null_load_mean": alone.mean,
+                "null_load_low": alone.low,
+                "null_load_high": alone.high,
                 "null_draws": len(pairs),
-                "p": float((1 + (null >= compared).sum()) / (len(pairs) + 1)) if pairs else float("nan"),
+                "p": Null(0.0, null - compared).p,
                 "share_of_descendants": sum(classes[h][f] == name for h, f in below) / len(below)
                 if below
                 else float("nan"),

@@ -1,0 +1,94 @@
+"""What another package registers is found in a study's tables, its dry run, the command's help and the report."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pandas as pd
+import pytest
+from own_entries import ENTRIES, registered
+from small import small_study
+from small_masks import small_masks
+from typer.testing import CliRunner
+
+import tl_lifehist as lh
+from tl_lifehist.cli import app
+from tl_lifehist.dry_run import plan_study
+from tl_lifehist.errors import InputError
+
+SMALL: dict[str, Any] = {
+    "training_tokens": 2000,
+    "d_sae": 48,
+    "k": 6,
+    "n_draws": 3,
+    "load_tokens": 250,
+    "n_permutations": 5,
+    "n_repeats": 2,
+    "singles_per_role": 2,
+    "single_carriers": 3,
+    "regression_sets": 8,
+    "content_draws": 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def own() -> Iterator[None]:
+    with registered():
+        yield
+
+
+def test_a_control_and_a_section_of_ones_own(tmp_path, saelens):
+    series = lh.CheckpointSeries.pocket().subset([0, 4096])
+    study = small_study(series=series, noise_steps=(4096,), controls=("mass", "entropy"), **SMALL)
+    assert "load/entropy" in {one.stage.name for one in plan_study(study).stages}
+    run = study.run(tmp_path / "run")
+    assert "entropy" in set(run.table("load_summary")["kind"])
+    claims = run.claims.set_index("id")["claim"]
+    assert claims["load.entropy"] == "removing the carriers costs more than removing as many features of equal entropy"
+    page = run.report().read_text()
+    assert "A section of one's own" in page or "A section of one&#39;s own" in page
+    assert "same entropy" in page
+
+
+def test_a_decomposition_and_a_target_of_ones_own_here_and_in_workers(tmp_path):
+    study = small_masks(methods=("svd", "halves"), targets=("reconstruction", "twice"), close_ups=())
+    assert "halves" in str(plan_study(study)) or "halves" in plan_study(study).settings
+    run = study.run(tmp_path / "run")
+    evaluation = run.table("evaluation")
+    assert {"svd", "halves"} == set(evaluation["method"])
+    of = evaluation.set_index(["mask", "method", "step", "hook_name"])["nmse"]
+    # directions at half their length span the same, and the other target is reconstruction by another name
+    assert of["full"]["halves"].to_numpy() == pytest.approx(of["full"]["svd"].to_numpy(), rel=1e-4)
+    assert of["twice"].to_numpy() == pytest.approx(of["reconstruction"].to_numpy(), rel=1e-6)
+    page = run.report().read_text()
+    assert "Halves" in page
+    assert "twice over" in page
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        there = study.run(tmp_path / "there", executor=pool)
+    pd.testing.assert_frame_equal(there.table("evaluation"), evaluation, check_exact=True)
+
+
+def test_the_help_names_them():
+    shown = CliRunner().invoke(app, ["life-history", "--help"], env={"COLUMNS": "250"}).output
+    assert "Added: entropy." in shown
+    shown = CliRunner().invoke(app, ["sufficiency", "--help"], env={"COLUMNS": "250"}).output
+    assert "Added: halves." in shown
+    assert "Added: twice." in shown
+
+
+def test_names_of_the_package_stay_its_own_and_what_was_added_can_go():
+    for registry, name, entry in ENTRIES:
+        shipped = next(iter(registry))
+        with pytest.raises(InputError, match="comes with the package"):
+            registry.register(shipped, entry)
+        with pytest.raises(InputError, match="no name for a"):
+            registry.register("two words", entry)
+        assert name in registry.added
+        registry.unregister(name)
+        assert name not in registry
+        with pytest.raises(InputError, match="is unknown: use one of"):
+            registry[name]
+        registry.register(name, entry)
