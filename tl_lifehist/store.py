@@ -89,6 +89,9 @@ class Results(Mapping[str, Any]):
             )
         return read_output(self._folder, name, self._manifest.outputs[name])
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._manifest.outputs
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._manifest.outputs)
 
