@@ -45,7 +45,7 @@ class _Command:
         self._run, self._common, self._config = run, common, config
         self.__name__, self.__doc__ = "command", about
 
-    def __call__(self, ctx: typer.Context, **given: Any) -> None:
+    def __call__(self, ctx: Any, **given: Any) -> None:
         from tl_lifehist.console import clear_errors
 
         with clear_errors():
@@ -90,7 +90,7 @@ def _section(config: type, name: str) -> Any:
     return config.__dataclass_fields__[name].default_factory  # type: ignore[attr-defined]
 
 
-def _settled(ctx: typer.Context, given: Values, common: Mapping[str, Any], config: type) -> tuple[Values, Any]:
+def _settled(ctx: Any, given: Values, common: Mapping[str, Any], config: type) -> tuple[Values, Any]:
     """Values of the common options and the configuration: defaults, then the file, then what was written."""
     sources = {key: ctx.get_parameter_source(key) for key in given}
     written = {key for key, source in sources.items() if source is not None and source.name != "DEFAULT"}

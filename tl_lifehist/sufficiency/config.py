@@ -1,4 +1,4 @@
-"""Every threshold and size of a sufficiency study. Values are ours unless marked: [P] paper."""
+"""Every threshold and size of a sufficiency study. Values are ours unless marked as the paper's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tl_lifehist.errors import InputError, one_of
 class Dictionaries:
     """How activations are decomposed (formula 1)."""
 
-    methods: tuple[str, ...] = option(("svd", "ica", "nmf", "semi_nmf"), "decompositions, names in METHODS [P]")
+    methods: tuple[str, ...] = option(
+        ("svd", "ica", "nmf", "semi_nmf"), "decompositions, names in METHODS (paper)", registry="decomposition"
+    )
     n_components: int | None = option(None, "components of each; the smaller of 100 and the width by default")
     offset: str = option("minimum", 'what makes activations non-negative for "nmf": "minimum" or "relu"')
     max_iter: int | None = option(None, "passes of a decomposition at most; its own limit by default")
@@ -54,7 +56,9 @@ class Masks:
     """What masks preserve, and how they are calibrated (formulas 5 to 9)."""
 
     targets: tuple[str, ...] = option(
-        ("reconstruction", "fixed_head", "downstream", "transfer"), "what masks preserve, names in TARGETS [P]"
+        ("reconstruction", "fixed_head", "downstream", "transfer"),
+        "what masks preserve, names in TARGETS (paper)",
+        registry="target",
     )
     penalty_total: float = option(0.1, "lambda times the number of components")
     relative_to: str = option("entropy", 'what KL is relative to: "entropy", "mean_ablation" or "nats"')
