@@ -18,14 +18,18 @@ class Registry(Mapping[str, E], Generic[E]):
     Args:
         kind: what an entry is, in errors: "decomposition", "target".
         entries: those that come with the package.
+        travels: whether a study hands what was added to its workers in other processes.
+        reserved: names that the package uses for something else.
 
-    `added` holds what was registered since, so that a study can hand it to workers in other processes.
+    `added` holds what was registered since.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, E]) -> None:
-        self.kind = kind
+    def __init__(
+        self, kind: str, entries: Mapping[str, E], *, travels: bool = True, reserved: Iterable[str] = ()
+    ) -> None:
+        self.kind, self.travels = kind, travels
         self._entries = dict(entries)
-        self._shipped = frozenset(entries)
+        self._shipped = frozenset({*entries, *reserved})
         _ALL[kind] = self
 
     def register(self, name: str, entry: E) -> E:
@@ -89,7 +93,7 @@ def load_plugins() -> None:
 
 def all_added() -> dict[str, Mapping[str, object]]:
     """What was added to any registry, by the registry's kind, for a worker in another process."""
-    return {kind: registry.added for kind, registry in _ALL.items() if registry.added}
+    return {kind: registry.added for kind, registry in _ALL.items() if registry.travels and registry.added}
 
 
 def adopt(added: Mapping[str, Mapping[str, object]]) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from tl_lifehist.lifehistory.tables import TABLES
+from tl_lifehist.store import Store
+from tl_lifehist.tables import Table
 
 STEPS = [0, 1000, 10000, 40000, 80000, 120000, 143000]
 HOOKS = [f"blocks.{layer}.hook_resid_post" for layer in (2, 5, 8, 11)]
@@ -41,6 +45,7 @@ def features_table(rng: np.random.Generator, lineages: pd.DataFrame, steps: list
         vocabulary_entropy=rng.uniform(0.1, 0.7, n),
         strength=rng.uniform(0.05, 0.4, n),
         mass=rate * rng.uniform(0.5, 2, n),
+        top_token_share=rng.uniform(0.01, 0.6, n),
         carrier=(length >= min(4, len(steps) - 1)).to_numpy() & at_end.to_numpy(),
         role_container=rng.choice(ROLES, n, p=[0.1, 0.2, 0.5, 0.2]),
         role_depth=rng.choice(ROLES, n),
@@ -61,12 +66,13 @@ def events_table(rng: np.random.Generator, steps: list[int]) -> pd.DataFrame:
                 decades = np.log10(end + 1) - np.log10(start + 1)
                 rows.append(
                     (kind, hook, start, end, count, n_alive, count / n_alive, count / (end - start), count / decades)
-                    + (match, data, init, match / data, match / init)
+                    + (match, data, init, match / data, match / init, count / n_alive - (1 - data), "I")
                 )
     names = (
         "kind hook_name step_from step_to count n_alive fraction per_step per_log_step match_rate floor_data floor_init"
     )
-    return pd.DataFrame(rows, columns=[*names.split(), "persistence_low", "persistence_high"])
+    names += " persistence_low persistence_high fraction_beyond_noise phase"
+    return pd.DataFrame(rows, columns=names.split())
 
 
 def carriers_table(rng: np.random.Generator, features: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
@@ -78,6 +84,7 @@ def carriers_table(rng: np.random.Generator, features: pd.DataFrame, steps: list
             "birth": births.loc[last["lineage"], "min"].to_numpy(),
             "n_snapshots": births.loc[last["lineage"], "size"].to_numpy(),
             **{name: last[name].to_numpy() for name in ("firing_rate", "mass", "strength", "entropy")},
+            "top_token_share": last["top_token_share"].to_numpy(),
             "role": last["role_container"].to_numpy(),
             "content": last["content"].to_numpy(),
             "seed_stable": rng.random(len(last)) < 0.7,
@@ -172,7 +179,14 @@ def load_tables(rng: np.random.Generator, n_draws: int) -> dict[str, pd.DataFram
     parts += [("random direction", 0.05, 51)]
     return {
         "load": pd.concat(draws, ignore_index=True),
-        "load_summary": pd.DataFrame(summary, columns=names.split()),
+        "load_summary": pd.DataFrame(summary, columns=names.split()).assign(
+            subset=lambda t: t["kind"] == "mass",
+            delta_ce=0.9,
+            delta_low=0.8,
+            delta_high=1.0,
+            base_ce=2.9,
+            n_scored=16_384,
+        ),
         "ablation_regression": pd.DataFrame(
             [("mass", 0.2, 0.1, 0.3, 60), ("rate", 0.05, -0.05, 0.15, 60), ("carriers", 0.02, -0.01, 0.05, 60)],
             columns=["term", "coefficient", "low", "high", "n"],
@@ -189,6 +203,7 @@ def single_table(rng: np.random.Generator, features: pd.DataFrame, steps: list[i
             "hook_name": last["hook_name"].to_numpy(),
             "feature": last["feature"].to_numpy(),
             "role": last["role_container"].to_numpy(),
+            "sampled": True,
             "carrier": last["carrier"].to_numpy(),
             "content": last["content"].to_numpy(),
             "n_firings": last["count"].to_numpy(),
@@ -206,7 +221,7 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
     fun, direction = 0.2 + 0.8 * progress**0.5, 0.05 + 0.95 * progress**2
     survival = np.array([0.01, 0.02, 0.02, 0.05, 0.08, 0.1, 0.16, 0.22, 0.3, 0.43])
     rematch = [
-        (step, hook, level, replicate, int(rate * 350), 350, rate)
+        (step, hook, level, f"{level}{replicate}", int(rate * 350), 350, rate)
         for step in steps
         for hook in HOOKS
         for level, middle in (("data", 0.88), ("init", 0.63))
@@ -237,6 +252,10 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                 "recall_top_decile": auc - 0.2,
                 "n": 1400,
                 "n_positive": 51,
+                "gain_low": [np.nan, *(0.81 - auc[1:] - 0.04)],
+                "gain_high": [np.nan, *(0.81 - auc[1:] + 0.04)],
+                "onset": steps[1],
+                "reason": "",
             }
         ),
         "direction": pd.DataFrame(
@@ -267,17 +286,30 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
         ),
         "rematch": pd.DataFrame(rematch, columns="step hook_name level replicate matched n_alive rate".split()),
         "nulls": pd.DataFrame(nulls, columns=["null", "draw", "carriers"]),
+        "direction_noise": pd.DataFrame(
+            [("data", 0.9, 0.8, 300), ("init", 0.7, 0.6, 300)], columns=["level", "s_fun", "s_dir", "n"]
+        ),
+        "kaplan_meier": pd.DataFrame(
+            [("all", step, 300, 40 if step else 0, 1 / (1 + i)) for i, step in enumerate(steps)],
+            columns=["hook_name", "step", "at_risk", "deaths", "survival"],
+        ),
         "content": pd.DataFrame(
             {
                 "content": ["infrastructure", "legible"],
                 "n": [280, 1120],
+                "n_carriers": [31, 20],
+                "share_of_alive": [0.2, 0.8],
                 "share_of_carriers": [0.61, 0.39],
                 "joint_load": [0.71, 0.12],
+                "compared_load": [0.7, 0.12],
                 "null_load_mean": [0.4, 0.2],
                 "null_load_low": [0.3, 0.12],
                 "null_load_high": [0.5, 0.28],
-                "single_load": [0.3, 0.05],
+                "null_draws": 19,
+                "p": [0.05, 0.4],
                 "share_of_descendants": [0.5, 0.5],
+                "single_load": [0.3, 0.05],
+                "n_single": [31, 20],
             }
         ),
         "sweeps": pd.DataFrame(sweeps, columns=["parameter", "value", "quantity", "result"]),
@@ -301,6 +333,7 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
         "claims": pd.DataFrame(
             [
                 (
+                    "events.early_rate",
                     "Events are faster early",
                     44.0,
                     40.0,
@@ -311,9 +344,32 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                     "within",
                     "null: equal counts in every transition",
                 ),
-                ("Carriers outnumber the frozen null", 137.0, 164.0, 150.0, 177.0, 0.9, 60, "within", ""),
-                ("Carriers bear more than count-matched sets", 0.9, 0.2, 0.1, 0.31, 0.0099, 100, "beyond", "nats"),
                 (
+                    "carriers.frozen",
+                    "Carriers outnumber the frozen null",
+                    137.0,
+                    164.0,
+                    150.0,
+                    177.0,
+                    0.9,
+                    60,
+                    "within",
+                    "",
+                ),
+                (
+                    "load.count",
+                    "Carriers bear more than equal counts",
+                    0.9,
+                    0.2,
+                    0.1,
+                    0.31,
+                    0.0099,
+                    100,
+                    "beyond",
+                    "nats",
+                ),
+                (
+                    "load.mass",
                     "Carriers bear more than mass-matched sets",
                     0.9,
                     np.nan,
@@ -325,6 +381,7 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                     "42 % unmatched",
                 ),
                 (
+                    "forecast.rate",
                     "Carriers can be predicted at the onset",
                     0.81,
                     0.76,
@@ -335,9 +392,20 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                     "within",
                     "null: log firing rate alone",
                 ),
-                ("Function precedes direction", 0.31, 0.0, -0.05, 0.05, 0.001, 300, "beyond", ""),
+                (
+                    "direction.function_first",
+                    "Function precedes direction",
+                    0.31,
+                    0.0,
+                    -0.05,
+                    0.05,
+                    0.001,
+                    300,
+                    "beyond",
+                    "",
+                ),
             ],
-            columns="claim observed null low high p n verdict note".split(),
+            columns="id claim observed null low high p n verdict note".split(),
         ),
     }
 
@@ -345,12 +413,12 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
 def plausible_tables(
     *, seed: int = 0, n: int = 1200, n_edges: int = 1500, n_draws: int = 100, steps: list[int] = STEPS
 ) -> dict[str, pd.DataFrame]:
-    """Every table of a life-history run, by name."""
+    """Every table of a life-history run, by name, with every column that a run has."""
     rng = np.random.default_rng(seed)
     lineages = lineages_table(rng, n, steps)
     features = features_table(rng, lineages, steps)
     carriers = carriers_table(rng, features, steps)
-    return {
+    made = {
         "lineages": lineages,
         "features": features,
         "events": events_table(rng, steps),
@@ -362,12 +430,22 @@ def plausible_tables(
         **load_tables(rng, n_draws),
         **small_tables(rng, steps, len(carriers)),
     }
+    return in_order(made, TABLES)
+
+
+def in_order(made: Mapping[str, pd.DataFrame], declared: Mapping[str, Table]) -> dict[str, pd.DataFrame]:
+    """Tables and columns in the order in which a study declares them."""
+    return {
+        name: made[name][list(table.columns)] if len(made[name]) else pd.DataFrame(columns=list(table.columns))
+        for name, table in declared.items()
+    }
 
 
 def study_record(steps: list[int] = STEPS) -> dict[str, Any]:
     return {
         "study": "life-history",
-        "config": {"d_sae": 3072, "k": 32, "init": "shared", "min_similarity": 0.5},
+        "config": {"sae": {"d_sae": 3072, "k": 32, "init": "shared"}, "matching": {"min_similarity": 0.5}},
+        "texts": {"train": {"key": "c0ffee", "sequences": 15_625, "positions": 2_000_000}},
         "reduced": {"training tokens": "2,000,000 of 50,000,000", "noise controls": "3 of 7 checkpoints"},
         "versions": {"tl_lifehist": "0.1.0", "torch": "2.9.0"},
         "seed": 0,
@@ -380,9 +458,13 @@ def study_record(steps: list[int] = STEPS) -> dict[str, Any]:
 
 
 def write_run(folder: Path, tables: dict[str, pd.DataFrame], record: dict[str, Any] | None = None) -> Path:
-    """A run folder as a study leaves it."""
-    (folder / "tables").mkdir(parents=True)
-    for name, table in tables.items():
-        table.to_parquet(folder / "tables" / f"{name}.parquet")
-    (folder / "study.json").write_text(json.dumps(study_record() if record is None else record), encoding="utf-8")
+    """A run folder as a study leaves it, less the stages before the last."""
+    folder.mkdir(parents=True)
+    Store(folder).write_record(study_record() if record is None else record)
+    return write_tables(folder, tables)
+
+
+def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> Path:
+    """Replace the tables of a run folder."""
+    Store(folder).save("tables", tables, "made up", {})
     return folder

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from plausible import in_order
+
+from tl_lifehist.sufficiency.tables import TABLES
 
 STEPS = [0, 512, 4000, 143000]
 LAYERS = (0, 2, 4)
@@ -96,7 +99,10 @@ def nulls_table(grid: Grid, n_draws: int) -> pd.DataFrame:
             lost, nmse = grid.share(LOST[target] * factor, 0.08), grid.near(NMSE[target])
             own = scores(cell["site"], MASS[target], lost, nmse)
             enriched = grid.near(1.0 if kind == "random" else 2.5, 0.1)
-            rows.append({**cell, "target": target, "kind": kind, "draw": draw, **own, "enrichment_tau": enriched})
+            rows.append(
+                {**cell, "target": target, "kind": kind, "draw": draw, **own, "enrichment_tau": enriched}
+                | {"enrichment_omega": 1.1 * enriched, "enrichment_curvature": 0.9 * enriched}
+            )
     return pd.DataFrame(rows)
 
 
@@ -127,6 +133,7 @@ def sweep_tables(grid: Grid) -> dict[str, pd.DataFrame]:
             frontier.append(
                 {
                     **cell,
+                    "penalty_total": penalty * 100,
                     "penalty": penalty,
                     "soft_mass": mass,
                     "relative_kl": lost * EMPTY[cell["site"]],
@@ -171,6 +178,7 @@ def training_tables(grid: Grid, seeds: tuple[int, ...]) -> dict[str, pd.DataFram
                 "gini_null": grid.share(0.3 + 0.1 * grown),
                 "mask_overlap": grid.share(0.6 - 0.3 * grown),
                 "overlap_null": grid.share(0.2),
+                "overlap_p": 0.2,
                 "fisher_alignment": grid.share(0.5),
                 "n_sequences": 256,
             }
@@ -208,6 +216,7 @@ def trajectories_table(grid: Grid) -> pd.DataFrame:
                 "stratified_high": min(stratified + 0.25, 1),
                 "n_cells": len(grid.cells),
                 "n_strata": 12,
+                "n_constant": 0,
                 "empty": pooled * 0.9,
                 "full": grid.rng.uniform(-0.5, 0.5),
                 "absolute_kl": grid.rng.uniform(-0.5, 0.5),
@@ -293,6 +302,7 @@ def small_tables() -> dict[str, pd.DataFrame]:
     ]
     claims = [
         (
+            "masks.hook_mlp_out.beats_empty",
             "The downstream mask beats the empty mask at hook_mlp_out",
             0.86,
             1.0,
@@ -304,6 +314,7 @@ def small_tables() -> dict[str, pd.DataFrame]:
             "",
         ),
         (
+            "masks.hook_mlp_out.beats_top_variance",
             "The downstream mask beats top variance at hook_mlp_out",
             0.86,
             0.86,
@@ -314,11 +325,12 @@ def small_tables() -> dict[str, pd.DataFrame]:
             "within",
             "same mass",
         ),
-        ("Relative KL rises in training", 0.7, 0.63, -0.2, 0.8, np.nan, 48, "not testable", "the empty mask rises too"),
+        ("trajectories.relative_kl", "Relative KL rises in training", 0.7, 0.63, -0.2, 0.8)
+        + (np.nan, 48, "not testable", "the empty mask rises too"),
     ]
     return {
         "published": pd.DataFrame(published, columns=["quantity", "ours", "n", "published"]),
-        "claims": pd.DataFrame(claims, columns="claim observed null low high p n verdict note".split()),
+        "claims": pd.DataFrame(claims, columns="id claim observed null low high p n verdict note".split()),
     }
 
 
@@ -334,7 +346,7 @@ def plausible_mask_tables(
 ) -> dict[str, pd.DataFrame]:
     """Every table of a sufficiency run, by name."""
     grid = Grid(seed, steps, layers, sites, methods)
-    return {
+    made = {
         "evaluation": evaluation_table(grid, seeds),
         "nulls": nulls_table(grid, n_draws),
         **component_tables(grid, seeds),
@@ -345,6 +357,7 @@ def plausible_mask_tables(
         **ground_tables(grid),
         **small_tables(),
     }
+    return in_order(made, TABLES)
 
 
 def mask_record(
@@ -352,7 +365,8 @@ def mask_record(
 ) -> dict[str, Any]:
     return {
         "study": "sufficiency",
-        "config": {"n_components": 100, "penalty": 0.001, "methods": list(METHODS)},
+        "config": {"dictionaries": {"n_components": 100, "methods": list(METHODS)}, "masks": {"penalty": 0.001}},
+        "texts": {"test": {"key": "c0ffee", "sequences": 256, "positions": 16_384}},
         "reduced": {"steps of the optimiser": "200 of 1,000"},
         "versions": {"tl_lifehist": "0.1.0", "torch": "2.9.0"},
         "seed": 0,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import Page, own, part
-from plausible import write_run
+from plausible import write_run, write_tables
 from plausible_masks import SITES, mask_record, plausible_mask_tables
 from plotly.offline import get_plotlyjs
 
@@ -18,10 +18,10 @@ from tl_lifehist.report import save_figures, write_report
 from tl_lifehist.report.figures.cells import label
 from tl_lifehist.report.markup import number, percent
 from tl_lifehist.report.page import contents
-from tl_lifehist.report.schema import SUFFICIENCY
-from tl_lifehist.report.sections import Content, Section
+from tl_lifehist.report.sections import Content
 from tl_lifehist.report.sections.sufficiency import LIMITS, SECTIONS
 from tl_lifehist.report.tables import RunTables, read_run
+from tl_lifehist.sufficiency.tables import TABLES
 
 Tables = dict[str, pd.DataFrame]
 RECORD = mask_record([0, 512, 143000], (0, 4))
@@ -49,8 +49,7 @@ def paragraph(text: str, key: str, site: str) -> str:
 
 def built(tables: Tables, key: str) -> Content | str:
     """The content of one section made of these tables, or why there is none."""
-    section = next(section for section in SECTIONS if section.key == key)
-    return section.content(RunTables(Path("run"), RECORD, tables, SUFFICIENCY))
+    return SECTIONS[key].content(RunTables(Path("run"), RECORD, tables))
 
 
 def shown(tables: Tables, key: str) -> str:
@@ -80,17 +79,22 @@ def test_the_page_is_one_file_that_can_fetch_nothing(mask_report: Path, page_tex
 
 
 def test_every_section_says_what_it_is_and_is_of_this_study(mask_run: Path, page_text: str) -> None:
-    for section, content in contents(read_run(mask_run)):
-        assert not isinstance(content, str), section.key
-        assert all((content.text, content.definition, content.control, content.sample, content.misleads)), section.key
-        assert content.figures or content.table, section.key
-        assert "Definition, control, sample size" in part(page_text, section.key)
+    for name, _, content in contents(read_run(mask_run)):
+        assert not isinstance(content, str), name
+        assert all((content.text, content.definition, content.control, content.sample, content.misleads)), name
+        assert content.figures or content.table, name
+        assert "Definition, control, sample size" in part(page_text, name)
     assert [key for key in Page(page_text).ids if key in ("lineages", "load", "dag", "forecast")] == []
     assert "Functional sufficiency of masks: EleutherAI/pythia-160m</h1>" in page_text
 
 
 def test_every_table_is_shown_somewhere() -> None:
-    assert {name for section in SECTIONS for name in section.needs} | {"claims"} == set(SUFFICIENCY)
+    assert {name for section in SECTIONS.values() for name in section.needs} | {"claims"} == set(TABLES)
+
+
+def test_the_made_up_run_has_every_table_and_column_of_a_real_one(mask_tables: Tables) -> None:
+    assert list(mask_tables) == list(TABLES)
+    assert [TABLES[name].difference(table) for name, table in mask_tables.items()] == [""] * len(mask_tables)
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -173,7 +177,7 @@ def test_the_answer_says_when_the_dictionary_itself_fails(mask_tables: Tables) -
 
 def test_sites_are_told_apart_everywhere(mask_tables: Tables) -> None:
     alone = {key: t[t["site"] == MLP] if "site" in t else t for key, t in mask_tables.items()}
-    for key in (section.key for section in SECTIONS if section.key != "published"):
+    for key in (name for name in SECTIONS if name != "published_masks"):
         both, one = shown(mask_tables, key), shown(alone, key)
         assert RESID not in one
         if f"<strong><code>{MLP}</code></strong>" in one:
@@ -195,9 +199,9 @@ def test_equal_masses_count_the_cells_in_which_the_mask_is_better(mask_tables: T
     chosen = (evaluation["mask"] == "downstream") & (evaluation["site"] == MLP)
     evaluation.loc[chosen, "kl"] = 2.0
     evaluation.loc[chosen & (evaluation["step"] == 512) & (evaluation["method"] == "svd"), "kl"] = 0.5
-    text = shown(mask_tables, "nulls")
+    text = shown(mask_tables, "equal_mass")
     n = len(first(evaluation, MLP, "downstream"))
-    assert f"tau-ranked in 2 of {n} cells" in paragraph(text, "nulls", MLP)
+    assert f"tau-ranked in 2 of {n} cells" in paragraph(text, "equal_mass", MLP)
     row = rf"<tr><td><code>{MLP}</code></td><td>downstream</td><td>tau-ranked</td><td>KL</td>.*?</tr>"
     cells = re.findall(r"<td class=number>(.*?)</td>", re.findall(row, text)[0])
     assert cells == ["2<small>2 to 2</small>", percent(2 / n), str(n)]
@@ -296,7 +300,7 @@ def test_the_bridge_shows_losses_beside_the_empty_and_the_full_mask(mask_tables:
     assert "at most 10 % of the carriers have no other kind among their ten and the mass gap is at most 0.1" in (
         content.control
     )
-    mask_tables["carriers"] = table.drop(columns=[c for c in table if c.startswith(("mass_gap", "empty_", "full_"))])
+    table[[c for c in table if c.startswith(("empty_", "full_"))]] = np.nan
     bare = shown(mask_tables, "bridge")
     assert "0.25 with the error dropped and 0.25 with the error kept." in paragraph(bare, "bridge", MLP)
 
@@ -311,36 +315,36 @@ def test_limits_and_published_figures_name_the_unknown_site(page_text: str) -> N
     assert all(limit in limits for limit in LIMITS)
     for phrase in ("relative to a target", "not unique", "empty mask is the null", "learning in context"):
         assert phrase in limits
-    published = part(page_text, "published")
+    published = part(page_text, "published_masks")
     assert "At which site the published figures were taken is not known" in published
     assert "<td>0.030</td><td>0.020</td>" in published
 
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int, mask_run: Path) -> None:
-    left_out = {}
-    for i, (name, table) in enumerate(read_run(mask_run).tables.items()):
-        file = mask_run / "tables" / f"{name}.parquet"
+    tables, left_out = dict(read_run(mask_run).tables), {}
+    for i, name in enumerate(list(tables)):
         if i % 2 == kept:
             continue
         if i % 4 < 2:
-            file.unlink()
+            del tables[name]
             left_out[name] = f"this run has no table “{name}”"
         else:
-            table.iloc[:0].to_parquet(file)
+            tables[name] = tables[name].iloc[:0]
             left_out[name] = f"the table “{name}” is empty"
-    text = own(write_report(mask_run))
-    for section in SECTIONS:
+    text = own(write_report(write_tables(mask_run, tables)))
+    for key, section in SECTIONS.items():
         reasons = [left_out[name] for name in section.needs if name in left_out]
-        found = part(text, section.key)
+        found = part(text, key)
         assert (f'<p class="absent">Not computed: {reasons[0]}' in found) if reasons else ("Not computed" not in found)
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.key)
-def test_a_section_lives_on_the_tables_it_names_alone(section: Section, mask_tables: Tables) -> None:
-    assert not isinstance(built({name: mask_tables[name] for name in section.needs}, section.key), str)
-    for name in section.needs:
-        found = built({key: table for key, table in mask_tables.items() if key != name}, section.key)
+@pytest.mark.parametrize("key", SECTIONS)
+def test_a_section_lives_on_the_tables_it_names_alone(key: str, mask_tables: Tables) -> None:
+    needs = SECTIONS[key].needs
+    assert not isinstance(built({name: mask_tables[name] for name in needs}, key), str)
+    for name in needs:
+        found = built({other: table for other, table in mask_tables.items() if other != name}, key)
         assert isinstance(found, str)
         assert f"no table “{name}”" in found
 
@@ -351,7 +355,7 @@ def test_a_table_without_a_column_that_is_needed_says_so(mask_tables: Tables) ->
 
 
 def test_a_run_without_tables_still_has_a_page(tmp_path: Path) -> None:
-    text = own(write_report(write_run(tmp_path / "run", {}, {"study": "sufficiency"})))
+    text = own(write_report(write_run(tmp_path / "run", {}, {"study": "sufficiency", "steps": [], "hook_names": []})))
     assert text.count("Not computed") == len(SECTIONS) + 1  # and the claims
     assert "does not record what was reduced" in text
 
@@ -398,7 +402,7 @@ def test_a_run_of_one_method_site_layer_or_seed_has_a_page(reduced: dict, tmp_pa
     tables = plausible_mask_tables(**small)
     record = mask_record(small["steps"], small["layers"], small.get("sites", SITES))
     text = own(write_report(write_run(tmp_path / "run", tables, record)))
-    absent = {s.key for s in SECTIONS if "Not computed" in part(text, s.key)}
+    absent = {name for name in SECTIONS if "Not computed" in part(text, name)}
     assert absent == ({"stability"} if "seeds" in reduced else set())
 
 

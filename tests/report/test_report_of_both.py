@@ -50,9 +50,9 @@ def test_one_page_holds_both_runs_and_one_plotly(both_report: Path, text: str) -
 
 def test_every_section_of_both_studies_is_there_under_its_own_name(text: str) -> None:
     for study, sections in (("life-history", life_history.SECTIONS), ("sufficiency", sufficiency.SECTIONS)):
-        for section in sections:
-            assert f'<a href="#{study}-{section.key}">' in text
-            assert f"<h3>{section.title}</h3>" in part(text, f"{study}-{section.key}")
+        for name, section in sections.items():
+            assert f'<a href="#{study}-{name}">' in text
+            assert f"<h3>{section.title}</h3>" in part(text, f"{study}-{name}")
 
 
 def test_the_contents_have_two_parts(text: str) -> None:

@@ -10,15 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import Page, own, part
-from plausible import HOSTILE, study_record, write_run
+from plausible import HOSTILE, study_record, write_run, write_tables
 from plotly.offline import get_plotlyjs
 
 from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.tables import TABLES
 from tl_lifehist.report import write_report
 from tl_lifehist.report.page import contents
-from tl_lifehist.report.schema import LIFE_HISTORY
 from tl_lifehist.report.sections.life_history import SECTIONS
 from tl_lifehist.report.tables import read_run
+
+EMPTY = {"study": "life-history", "steps": [], "hook_names": []}
 
 Tables = dict[str, pd.DataFrame]
 
@@ -43,12 +45,12 @@ def test_the_page_is_one_file_that_can_fetch_nothing(report: Path, page_text: st
 
 
 def test_every_section_is_there_with_definition_control_sample_and_warning(run: Path, page_text: str) -> None:
-    for section, content in contents(read_run(run)):
-        assert not isinstance(content, str), section.key
-        assert all((content.text, content.definition, content.control, content.sample, content.misleads)), section.key
-        assert "nan" not in (content.text + content.sample).replace("nance", "").lower(), section.key
-    for section in SECTIONS:
-        assert "Definition, control, sample size" in part(page_text, section.key)
+    for name, _, content in contents(read_run(run)):
+        assert not isinstance(content, str), name
+        assert all((content.text, content.definition, content.control, content.sample, content.misleads)), name
+        assert "nan" not in (content.text + content.sample).replace("nance", "").lower(), name
+    for name in SECTIONS:
+        assert "Definition, control, sample size" in part(page_text, name)
 
 
 def test_verdicts_are_words(page_text: str) -> None:
@@ -87,19 +89,18 @@ def test_hostile_text_anywhere_in_a_run_is_only_text(tmp_path: Path, tables: Tab
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int, run: Path) -> None:
-    left_out = {}
-    for i, (name, table) in enumerate(read_run(run).tables.items()):
-        file = run / "tables" / f"{name}.parquet"
+    tables, left_out = dict(read_run(run).tables), {}
+    for i, name in enumerate(list(tables)):
         if i % 2 == kept:
             continue
         if i % 4 < 2:
-            file.unlink()
+            del tables[name]
             left_out[name] = f"this run has no table “{name}”"
         else:
-            table.iloc[:0].to_parquet(file)
+            tables[name] = tables[name].iloc[:0]
             left_out[name] = f"the table “{name}” is empty"
-    text = own(write_report(run))
-    needs = {section.key: section.needs for section in SECTIONS} | {"claims": ("claims",)}
+    text = own(write_report(write_tables(run, tables)))
+    needs = {name: section.needs for name, section in SECTIONS.items()} | {"claims": ("claims",)}
     for key, names in needs.items():
         reasons = [left_out[name] for name in names if name in left_out]
         shown = part(text, key)
@@ -111,8 +112,15 @@ def test_missing_and_empty_tables_leave_out_their_sections_and_say_so(kept: int,
 
 
 def test_every_table_is_shown_somewhere() -> None:
-    shown = {name for section in SECTIONS for name in section.needs}
-    assert shown | {"claims", "contexts", "ablation_regression"} == set(LIFE_HISTORY)
+    shown = {name for section in SECTIONS.values() for name in section.needs}
+    also = {"claims", "contexts", "ablation_regression"}
+    only_in_claims = {"direction_noise", "kaplan_meier"}
+    assert shown | also | only_in_claims == set(TABLES)
+
+
+def test_the_made_up_run_has_every_table_and_column_of_a_real_one(tables: Tables) -> None:
+    assert list(tables) == list(TABLES)
+    assert [TABLES[name].difference(table) for name, table in tables.items()] == [""] * len(tables)
 
 
 def test_a_table_without_a_column_that_is_needed_says_so(tmp_path: Path, tables: Tables) -> None:
@@ -122,7 +130,7 @@ def test_a_table_without_a_column_that_is_needed_says_so(tmp_path: Path, tables:
 
 
 def test_a_run_without_tables_still_has_a_page(tmp_path: Path) -> None:
-    text = own(write_report(write_run(tmp_path / "run", {}, {"study": "life-history"})))
+    text = own(write_report(write_run(tmp_path / "run", {}, EMPTY)))
     assert text.count("Not computed") == len(SECTIONS) + 1
     assert "does not record what was reduced" in text
 
@@ -165,9 +173,14 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read as JSON"),
-        ("[]", "holds no JSON object"),
-        ('{"study": "other"}', "records the study 'other'; this report reads 'life-history' or 'sufficiency' runs"),
+        ("{", "study.json is damaged: delete it and start the run's own command again"),
+        ("[]", "study.json is damaged"),
+        ('{"study": "life-history"}', "holds a run of an earlier version of tl_lifehist: give another folder"),
+        (
+            '{"format": 2, "study": "other"}',
+            "a run of the study 'other'; this report reads 'life-history' or 'sufficiency' runs",
+        ),
+        ('{"format": 2, "study": "life-history"}', "holds no finished stage 'tables': start the run's command again"),
     ],
 )
 def test_a_record_that_is_none_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -176,9 +189,18 @@ def test_a_record_that_is_none_is_refused(text: str, message: str, tmp_path: Pat
         write_report(tmp_path)
 
 
-def test_a_table_that_is_no_parquet_is_refused(run: Path) -> None:
-    (run / "tables" / "load.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(InputError, match=r"load\.parquet.* cannot be read as Parquet"):
+def test_a_table_with_a_changed_byte_is_refused(run: Path) -> None:
+    file = run / "tables" / "load.parquet"
+    stored = bytearray(file.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    file.write_bytes(stored)
+    with pytest.raises(InputError, match=r"load\.parquet is damaged: start the run's command again"):
+        write_report(run)
+
+
+def test_a_table_that_is_gone_is_refused(run: Path) -> None:
+    (run / "tables" / "load.parquet").unlink()
+    with pytest.raises(InputError, match=r"load\.parquet is damaged: start the run's command again"):
         write_report(run)
 
 
@@ -195,15 +217,25 @@ def test_hook_points_come_in_depth_order_whatever_the_table_says(tmp_path: Path,
     assert list(dict.fromkeys(shown["hook_name"])) == study_record()["hook_names"]
 
 
-def test_a_record_needs_neither_hook_points_nor_steps(tmp_path: Path, tables: Tables) -> None:
-    run = write_run(tmp_path / "run", tables, {"study": "life-history"})
-    read = read_run(run)
-    assert read.hook_names == study_record()["hook_names"]
-    assert read.steps == study_record()["steps"]
-    assert "<h1>Life history of features: run</h1>" in own(write_report(run))
-
-
 def test_provenance_is_readable(page_text: str) -> None:
     text = part(page_text, "provenance")
-    for entry in ("Versions", "Configuration", "Weight fingerprints", json.dumps("0.1.0").replace('"', "&quot;")):
+    for entry in ("Versions", "Texts", "Weight fingerprints", json.dumps("0.1.0").replace('"', "&quot;")):
         assert entry in text
+
+
+def test_every_setting_stands_under_its_section(page_text: str) -> None:
+    text = part(page_text, "provenance")
+    for section, settings in study_record()["config"].items():
+        for name, value in settings.items():
+            assert f"<td>{section}</td><td>{name}</td><td>{value}</td>" in text
+
+
+def test_the_texts_stand_at_the_top(page_text: str) -> None:
+    assert "train: 15,625 sequences, 2,000,000 positions" in page_text[: page_text.index("</header>")]
+
+
+def test_a_claim_is_linked_by_its_id(page_text: str, tables: Tables) -> None:
+    page, claims = Page(page_text), part(page_text, "claims")
+    for name in tables["claims"]["id"]:
+        assert f"claim-{name}" in page.ids
+        assert f'href="#claim-{name}" title="{name}"' in claims

@@ -13,11 +13,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from declared import assert_as_declared
 from small import HOOKS, small_study
 
 import tl_lifehist as lh
 from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory import Carriers
+from tl_lifehist.lifehistory.tables import TABLES
 from tl_lifehist.runs import Run
 from tl_lifehist.store import Store
 
@@ -41,12 +43,7 @@ def assert_same_tables(a: Run, b: Run) -> None:
 
 
 def test_every_table_and_the_report_are_there(finished):
-    expected = {
-        "claims", "lineages", "events", "features", "carriers", "contexts", "edges", "dag", "load", "load_summary",
-        "ablation_parts", "ablation_regression", "single", "forecast", "direction", "survival_by_entropy", "rematch",
-        "nulls", "content", "sweeps", "checkpoints", "published",
-    }  # fmt: skip
-    assert expected <= set(finished.tables)
+    assert_as_declared(finished, TABLES)
     assert not (finished.path / "report.html").exists()  # a study writes none by itself
     page = finished.report().read_text()
     assert "<html" in page

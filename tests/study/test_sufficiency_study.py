@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
+from declared import assert_as_declared
 from safetensors.torch import load_file
 from small_masks import HOOKS, small_masks
 from typer.testing import CliRunner
@@ -24,6 +25,7 @@ import tl_lifehist as lh
 from tl_lifehist.cli import app
 from tl_lifehist.errors import InputError
 from tl_lifehist.runs import Run
+from tl_lifehist.sufficiency.tables import TABLES
 
 CELL = ["step", "hook_name", "method"]
 TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
@@ -60,14 +62,7 @@ def assert_same_tables(a: Run, b: Run) -> None:
 
 
 def test_every_table_and_the_report_are_there(finished, life_history):
-    expected = {
-        "checkpoints", "dictionaries", "components", "masks", "evaluation", "nulls", "frontier", "onset", "transfer",
-        "anisotropy", "stability", "trajectories", "carriers", "published", "claims",
-    }  # fmt: skip
-    expected -= {"carriers"} if life_history is None else set()
-    assert expected <= set(finished.tables)
-    for name in expected - {"claims", "published"}:
-        assert {"site", "step"} <= set(finished.table(name).columns) or name == "trajectories", name
+    assert_as_declared(finished, TABLES, without=("carriers",) if life_history is None else ())
     page = (finished.path / "report.html").read_text()
     assert "<html" in page
     assert "empty" in page

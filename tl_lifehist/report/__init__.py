@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from tl_lifehist.report.export import save_figures
 from tl_lifehist.report.page import write_report
+from tl_lifehist.report.sections import SECTIONS, Content, Section
 
-__all__ = ["save_figures", "write_report"]
+__all__ = ["SECTIONS", "Content", "Section", "save_figures", "write_report"]

@@ -37,7 +37,7 @@ def save_figures(
     target.mkdir(parents=True, exist_ok=True)
     figures = {
         target / f"{name}.{format}": fig
-        for _, content in contents(run)
+        for _, _, content in contents(run)
         if not isinstance(content, str)
         for name, fig in content.figures.items()
     }

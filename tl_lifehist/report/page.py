@@ -14,10 +14,9 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.report.kinds import KINDS
 from tl_lifehist.report.markup import absent, definitions, details, escape, html, joined, section
 from tl_lifehist.report.parts import Part, claims, head, heading, limits, parts_of, provenance
-from tl_lifehist.report.sections import Content, Section
+from tl_lifehist.report.sections import Content, Section, sections_of
 from tl_lifehist.report.tables import RunTables, read_run
 
 
@@ -38,8 +37,8 @@ def write_report(run_path: str | Path, *others: str | Path, out: str | Path | No
         The path of the report. An older one is replaced whole.
 
     Raises:
-        InputError: one of these is no run folder, one is given twice, a file cannot be read, or the report cannot be
-            written.
+        InputError: one of these is no folder of a finished run, or of an earlier version; one is given twice; a file is
+            damaged; or the report cannot be written.
 
     How it can mislead: a page shows what was computed. What was reduced stands at its top, and what was not computed
     where it would have been. Runs on one page need not be of the same model or text: their heads say what they are.
@@ -89,10 +88,10 @@ def render(runs: Sequence[RunTables]) -> str:
     )
 
 
-def contents(run: RunTables) -> Iterator[tuple[Section, Content | str]]:
-    """Each section with its content, or with the reason why it was not computed."""
-    for it in KINDS[run.kind].sections:
-        yield it, it.content(run)
+def contents(run: RunTables) -> Iterator[tuple[str, Section, Content | str]]:
+    """Each section with its name, and with its content or the reason why it was not computed."""
+    for name, it in sections_of(run.kind).items():
+        yield name, it, it.content(run)
 
 
 def _sections(part: Part) -> Markup:
@@ -100,7 +99,10 @@ def _sections(part: Part) -> Markup:
     level = 3 if part.name else 2
     body = joined(
         "\n",
-        (section(part.key(it.key), it.title, _shown(part, content), level=level) for it, content in contents(part.run)),
+        (
+            section(part.key(name), it.title, _shown(part, content), level=level)
+            for name, it, content in contents(part.run)
+        ),
     )
     return (
         html('<div class="part" id="{}"><h2>{}</h2>\n{}\n</div>', part.anchor, part.name, body) if part.name else body

@@ -24,6 +24,7 @@ from tl_lifehist.report.markup import (
     section,
     table,
 )
+from tl_lifehist.report.sections import sections_of
 from tl_lifehist.report.tables import RunTables
 
 
@@ -82,7 +83,7 @@ def head(parts: Sequence[Part]) -> Markup:
         ),
     )
     first, last = [("claims", "Claims")], [("limits", "Limits"), ("provenance", "Provenance")]
-    own = [[(part.key(s.key), s.title) for s in part.kind.sections] for part in parts]
+    own = [[(part.key(name), s.title) for name, s in sections_of(part.run.kind).items()] for part in parts]
     if len(parts) == 1:
         links = _links([*first, *own[0], *last])
     else:
@@ -114,10 +115,19 @@ def _about(run: RunTables) -> list[tuple[str, str]]:
         (html("{} checkpoints", len(run.steps)), "steps " + joined(", ", steps) if steps else "–"),
         (html("{} hook points", len(run.hook_names)), hooks or "–"),
     ]
+    texts = run.study.get("texts")
+    if isinstance(texts, Mapping) and texts:
+        entries.append(("texts", joined("; ", (_text(split, text) for split, text in texts.items()))))
     integrity = str(run.study.get("integrity", ""))
     if integrity and not integrity.endswith("no fault found."):  # allowed by name, and to be read with everything
         entries.append(("weights", html("<strong>{}</strong>", integrity)))
     return entries
+
+
+def _text(split: object, text: Any) -> Markup:
+    """`train: 512 sequences, 65,536 positions`."""
+    held = text if isinstance(text, Mapping) else {}
+    return html("{}: {} sequences, {} positions", split, number(held.get("sequences")), number(held.get("positions")))
 
 
 def _reduced(reduced: object) -> Markup:
@@ -141,10 +151,11 @@ def claims(parts: Sequence[Part]) -> Markup:
         "explains it. <em>Not testable</em>: this run has no fair null for it, and the note says why. The interval is "
         "the null's.</p>"
     )
-    return section("claims", "Claims", text + _of_each(parts, lambda part: _claims(part.run)))
+    return section("claims", "Claims", text + _of_each(parts, _claims))
 
 
-def _claims(run: RunTables) -> Markup:
+def _claims(part: Part) -> Markup:
+    run = part.run
     if reason := run.why_not("claims"):
         return absent(reason)
     rows = []
@@ -153,7 +164,9 @@ def _claims(run: RunTables) -> Markup:
         small = html("<small>{}</small>", note) if isinstance(note, str) and note else ""
         band = interval(row["low"], row["high"])
         null = number(row["null"]) + (html("<small>{}</small>", band) if band else "")
-        cells = [html("{}{}", row["claim"], small), badge(row["verdict"]), number(row["observed"]), null]
+        place = part.key(f"claim-{row['id']}")
+        claim = html('<a class="claim" id="{}" href="#{}" title="{}">{}</a>', place, place, row["id"], row["claim"])
+        cells = [claim + small, badge(row["verdict"]), number(row["observed"]), null]
         rows.append([*cells, p_value(row["p"]), number(row["n"])])
     headings = ["claim", "verdict", "observed", Markup("null <small>95 %</small>"), "p", "n"]
     return table(headings, rows, left=2)
@@ -181,11 +194,22 @@ def _provenance(study: Mapping[str, Any]) -> Markup:
         (key, text_of(study[key])) for key in ("study", "series", "integrity", "seed", "threads") if key in study
     ]
     blocks = [definitions(entries)]
-    for key, name in (("versions", "Versions"), ("config", "Configuration"), ("fingerprints", "Weight fingerprints")):
+    if study.get("config"):
+        blocks.append(details("Configuration", _configuration(study["config"])))
+    for key, name in (("texts", "Texts"), ("versions", "Versions"), ("fingerprints", "Weight fingerprints")):
         if study.get(key):
             shown = json.dumps(study[key], indent=1, ensure_ascii=False)
             blocks.append(details(name, html("<pre>{}</pre>", shown)))
     return joined("", blocks)
+
+
+def _configuration(config: Mapping[str, Any]) -> Markup:
+    """Every setting beside the name of its section."""
+    rows = []
+    for section_name, values in config.items():
+        settings = values if isinstance(values, Mapping) else {"": values}
+        rows += [[section_name, key, text_of(value)] for key, value in settings.items()]
+    return table(["section", "setting", "value"], rows, left=3)
 
 
 def text_of(value: Any) -> str:

@@ -1,8 +1,7 @@
-"""What a report reads: `study.json` and `tables/*.parquet` of a run folder, and nothing else."""
+"""What a report reads: the record and the tables of a run folder, and nothing else."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,12 @@ from typing import Any
 import pandas as pd
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.report.schema import SCHEMAS, Schema
+from tl_lifehist.lifehistory.tables import TABLES as LIFE_HISTORY
+from tl_lifehist.store import Store
+from tl_lifehist.sufficiency.tables import TABLES as SUFFICIENCY
+from tl_lifehist.tables import Table
+
+TABLES: Mapping[str, Mapping[str, Table]] = {"life-history": LIFE_HISTORY, "sufficiency": SUFFICIENCY}
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,31 +25,22 @@ class RunTables:
     Attributes:
         path: the run's folder.
         study: `study.json`.
-        tables: every table of `columns` that is there, with rows in depth order of their hook points.
-        columns: the tables that a report on this study reads, and the columns it uses of them.
+        tables: every table that is there, with rows in depth order of their hook points.
     """
 
     path: Path
     study: Mapping[str, Any]
     tables: Mapping[str, pd.DataFrame]
-    columns: Schema
 
     @property
     def hook_names(self) -> list[str]:
-        """Hook points in depth order: the study's, else those of the tables in order of appearance."""
-        named = self.study.get("hook_names")
-        if isinstance(named, list):
-            return [str(name) for name in named]
-        found = (name for t in self.tables.values() if "hook_name" in t for name in t["hook_name"])
-        return list(dict.fromkeys(str(name) for name in found))
+        """Hook points in depth order."""
+        return [str(name) for name in self.study["hook_names"]]
 
     @property
     def steps(self) -> list[int]:
-        """Checkpoints in order: the study's, else those of the tables."""
-        named = self.study.get("steps")
-        if isinstance(named, list) and all(isinstance(step, int) for step in named):
-            return sorted(named)
-        return sorted({int(step) for t in self.tables.values() if "step" in t for step in t["step"].dropna()})
+        """Checkpoints in order."""
+        return sorted(int(step) for step in self.study["steps"])
 
     @property
     def kind(self) -> str:
@@ -57,7 +52,7 @@ class RunTables:
         table = self.tables.get(name)
         if table is None:
             return f"this run has no table “{name}”"
-        lacking = [column for column in self.columns[name] if column not in table]
+        lacking = [column for column in self._columns(name) if column not in table]
         if lacking:
             return f"the table “{name}” has no column “{lacking[0]}”"
         return f"the table “{name}” is empty" if table.empty else None
@@ -72,42 +67,27 @@ class RunTables:
 
     def get(self, name: str) -> pd.DataFrame:
         """A table that `has` said is there; an empty one with the right columns where it is not."""
-        return self.tables[name] if self.has(name) else pd.DataFrame(columns=list(self.columns[name]))
+        return self.tables[name] if self.has(name) else pd.DataFrame(columns=self._columns(name))
+
+    def _columns(self, name: str) -> list[str]:
+        """The columns that a table has in every run; none are known of a table that no study declares."""
+        declared = TABLES[self.kind].get(name)
+        return declared.always if declared else []
 
 
 def read_run(run_path: str | Path) -> RunTables:
-    """Read the study's record and the tables of a run folder.
+    """Read the study's record and the tables of a finished run, each file compared with its checksum.
 
     Raises:
-        InputError: there is no run folder here, or a file of it cannot be read.
+        InputError: no run folder, one of an earlier version, one that is not finished, or a damaged file.
     """
-    path = Path(run_path)
-    record = path / "study.json"
-    if not record.is_file():
-        raise InputError(f"{str(path)!r} holds no study.json, so it is no run folder: give the folder a study wrote.")
-    try:
-        study = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{str(record)!r} cannot be read as JSON ({error}): run the study again.") from error
-    if not isinstance(study, dict):
-        raise InputError(f"{str(record)!r} holds no JSON object: run the study again.")
-    columns = SCHEMAS.get(str(study.get("study")))
-    if columns is None:
-        known = " or ".join(repr(name) for name in SCHEMAS)
-        raise InputError(f"{str(record)!r} records the study {study.get('study')!r}; this report reads {known} runs.")
-    names = study.get("hook_names")
-    depth = [str(name) for name in names] if isinstance(names, list) else []
-    tables = {}
-    for name in columns:
-        file = path / "tables" / f"{name}.parquet"
-        if file.is_file():
-            try:
-                tables[name] = in_depth_order(pd.read_parquet(file), depth)
-            except (OSError, ValueError) as error:  # pyarrow's errors are one or the other
-                raise InputError(
-                    f"{str(file)!r} cannot be read as Parquet: delete it and run the study again."
-                ) from error
-    return RunTables(path, study, tables, columns)
+    store = Store(run_path)
+    study = store.record
+    if study["study"] not in TABLES:
+        known = " or ".join(map(repr, TABLES))
+        raise InputError(f"{store.path} holds a run of the study {study['study']!r}; this report reads {known} runs.")
+    tables = {name: in_depth_order(store.table(name), study["hook_names"]) for name in store.tables}
+    return RunTables(store.path, study, tables)
 
 
 def in_depth_order(table: pd.DataFrame, hook_names: Sequence[str]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.palette import GRID, INK
 
+PLOTLY_HEIGHT = 450  # of a figure that does not say
 TITLES = {"title": {"font": {"size": 13}}, "tickfont": {"size": 12}, "ticklabelstandoff": 4}
 
 TEMPLATE = go.layout.Template(
@@ -50,6 +51,13 @@ def styled(
     """
     meta = {"title": title, "caption": caption, "heading": heading, "least_width": least_width}
     return fig.update_layout(template=TEMPLATE, height=height, meta=meta)
+
+
+def in_style(fig: go.Figure) -> go.Figure:
+    """A figure as it is where `styled` has seen it; any other of plotly's as a copy in the common style."""
+    if isinstance(fig.layout.meta, dict) and "least_width" in fig.layout.meta:
+        return fig
+    return styled(go.Figure(fig), fig.layout.height or PLOTLY_HEIGHT, title=fig.layout.title.text or "figure")
 
 
 def whiskers(value: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import plotly.graph_objects as go
 
-from tl_lifehist.report.tables import RunTables
+from tl_lifehist.errors import one_of
+from tl_lifehist.report.figures.style import in_style
+from tl_lifehist.report.tables import TABLES, RunTables
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Content:
         misleads: how a reader can be misled.
         points: more sentences, one paragraph each, for what must not be mixed.
         table: what has to be seen at once, above the figures.
-        figures: by file name without its ending.
+        figures: by file name without its ending; a figure of plotly's own gets the page's style.
         more: tables and lists under the figures.
     """
 
@@ -39,25 +41,32 @@ class Content:
 
 @dataclass(frozen=True)
 class Section:
-    """A section and the tables without which it is left out.
+    """A section of the page of one study's runs. The name it is registered under is its anchor.
 
     Attributes:
-        key: its anchor.
         title: its heading.
-        needs: names of tables.
+        study: whose runs have it: "life-history" or "sufficiency".
+        needs: names of tables without which it is left out.
         build: makes the content from a run that has them.
         remedy: what to do for it where it was left out; plain text.
+
+    Raises:
+        InputError: an unknown study.
     """
 
-    key: str
     title: str
+    study: str
     needs: tuple[str, ...]
     build: Callable[[RunTables], Content]
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        one_of("study", self.study, tuple(TABLES))
 
     def content(self, run: RunTables) -> Content | str:
         """The content, or the reason why it was not computed."""
         reason = run.why_none(*self.needs)
         if reason is None:
-            return self.build(run)
+            content = self.build(run)
+            return replace(content, figures={name: in_style(fig) for name, fig in content.figures.items()})
         return f"{reason}; {self.remedy}" if self.remedy else reason

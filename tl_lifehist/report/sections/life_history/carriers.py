@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, html, joined, number, percent, visible
 from tl_lifehist.report.markup import table as html_table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import hook_labels
 from tl_lifehist.report.tables import RunTables
 
@@ -123,7 +123,3 @@ def sweeps(run: RunTables) -> Content:
         misleads="Varying one parameter at a time says nothing about combinations.",
         more=html_table(["varied", "value", "quantity", "result"], rows, left=3),
     )
-
-
-CARRIERS = Section("carriers", "The carriers and where they fire", ("carriers",), carriers)
-SWEEPS = Section("sweeps", "Sweeps", ("sweeps",), sweeps)

@@ -20,7 +20,7 @@ from tl_lifehist.report.markup import (
     percent,
     table,
 )
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.tables import RunTables
 
 
@@ -29,9 +29,8 @@ def load(run: RunTables) -> Content:
     summary = run.get("load_summary")
     counts = summary["verdict"].value_counts()
     verdicts = joined(", ", (html("{} {}", n, verdict) for verdict, n in counts.items()))
-    joint = run.get("ablation_parts").set_index("part")["delta_ce"].get("joint", math.nan)
-    cost = number(summary["delta_ce"].iloc[0] if "delta_ce" in summary else joint)
-    subsets = "subset" in summary and summary["subset"].astype(bool).any()
+    cost = number(summary["delta_ce"].iloc[0])
+    subsets = summary["subset"].astype(bool).any()
     drawn = (
         " Where carriers are more than half of the candidates of a layer, random subsets of both are compared."
         if subsets
@@ -166,11 +165,3 @@ def content(run: RunTables) -> Content:
         figures={"content": figures.content_load(data)},
         more=frame(data, names),
     )
-
-
-SECTIONS = (
-    Section("load", "Joint load of the carriers", ("load", "load_summary"), load),
-    Section("parts", "The load and its parts", ("ablation_parts",), parts),
-    Section("single", "Single features", ("single",), single),
-)
-CONTENT = Section("content", "Content classes", ("content",), content)

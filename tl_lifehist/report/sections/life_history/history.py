@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from tl_lifehist.report import figures
 from tl_lifehist.report.markup import frame, html, interval, joined, number, percent
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.tables import RunTables
 
 
@@ -16,23 +16,17 @@ def checkpoints(run: RunTables) -> Content:
     table = run.get("checkpoints")
     by_step = table.groupby("step", sort=True)
     shown = by_step[["base_ce"]].first()
-    names = {"step": "step", "base_ce": "cross-entropy (nats)"}
-    if "n_alive" in table:
-        shown["n_alive"] = by_step["n_alive"].sum()
-        names["n_alive"] = "alive features"
-    if "fvu" in table:
-        shown["fvu"] = [interval(low, high) for low, high in by_step["fvu"].agg(["min", "max"]).itertuples(index=False)]
-        names["fvu"] = "variance the SAEs leave"
-    scored = (
-        html("{} scored positions", number(table["n_scored"].max())) if "n_scored" in table else "the scored positions"
-    )
+    shown["n_alive"] = by_step["n_alive"].sum()
+    shown["fvu"] = [interval(low, high) for low, high in by_step["fvu"].agg(["min", "max"]).itertuples(index=False)]
+    names = {"step": "step", "base_ce": "cross-entropy (nats)", "n_alive": "alive features"}
+    names["fvu"] = "variance the SAEs leave"
     return Content(
         text=html("{} checkpoints, measured on the same tokens.", len(shown)),
         definition="Mean cross-entropy of the untouched model; alive features (D3) over all hook points; D1: the "
         "share of the variance that the SAEs leave, from the best hook point to the worst.",
         control="The weights of all checkpoints are compared by fingerprint before anything is trained (see "
         "provenance).",
-        sample=html("{} checkpoints, {}.", len(shown), scored),
+        sample=html("{} checkpoints, {} scored positions.", len(shown), number(table["n_scored"].max())),
         misleads="What the SAEs leave has no history here. A checkpoint may be mislabelled and yet distinct from all "
         "others; no comparison can see that.",
         more=frame(shown.reset_index(), names, left=0),
@@ -185,13 +179,3 @@ def nulls(run: RunTables) -> Content:
         ),
         figures={"nulls": figures.nulls(table, n)},
     )
-
-
-SECTIONS = (
-    Section("checkpoints", "Checkpoints", ("checkpoints",), checkpoints),
-    Section("lineages", "Lineages", ("lineages",), raster),
-    Section("events", "Births and deaths", ("events",), events),
-    Section("persistence", "Persistence and noise", ("events",), persistence),
-    Section("rematch", "Re-match floors", ("rematch",), rematch),
-    Section("nulls", "Carriers and their nulls", ("nulls", "carriers"), nulls),
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tl_lifehist.report.markup import html, number, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.tables import RunTables
 
 COLUMNS = {
@@ -29,6 +29,3 @@ def published(run: RunTables) -> Content:
         misleads="Agreement with a published figure is no replication where model, text or SAE size differ.",
         table=table(list(COLUMNS.values()), rows, left=4),
     )
-
-
-PUBLISHED = Section("published", "Beside the published figures", ("published",), published)

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, frame, html, interval, joined, number, p_value, percent
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.tables import RunTables
 
 
@@ -173,12 +173,3 @@ def survival(run: RunTables) -> Content:
         misleads="Broad features match more easily, so part of their survival is stability under SAE training.",
         figures={"survival": figures.survival(table)},
     )
-
-
-SECTIONS = (
-    Section("dag", "Containment graph", ("edges", "features", "carriers"), dag),
-    Section("recruitment", "Recruitment", ("dag",), recruitment),
-    Section("forecast", "Early forecast of carriers", ("forecast",), forecast),
-    Section("direction", "Function and direction", ("direction",), direction),
-    Section("survival", "Survival by entropy", ("survival_by_entropy",), survival),
-)

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from markupsafe import Markup
 
-from tl_lifehist.report.sections.base import Section
+from tl_lifehist.report.sections.base import Content, Section
 from tl_lifehist.report.sections.sufficiency import answer, checks, controls, training
-from tl_lifehist.report.sections.sufficiency.bridge import BRIDGE
-from tl_lifehist.report.sections.sufficiency.published import PUBLISHED
-from tl_lifehist.report.sections.sufficiency.trajectories import TRAJECTORIES
+from tl_lifehist.report.sections.sufficiency.bridge import bridge
+from tl_lifehist.report.sections.sufficiency.published import published
+from tl_lifehist.report.sections.sufficiency.trajectories import trajectories
+from tl_lifehist.report.tables import RunTables
 
-SECTIONS: tuple[Section, ...] = (
-    answer.ANSWER,
-    PUBLISHED,
-    answer.MATRIX,
-    controls.EQUAL_MASS,
-    controls.FRONTIER,
-    answer.MAPS,
-    training.ONSET,
-    TRAJECTORIES,
-    training.TRANSFER,
-    controls.ENRICHMENT,
-    controls.RANKS,
-    controls.PREDICTED,
-    training.ANISOTROPY,
-    training.SENDERS,
-    BRIDGE,
-    checks.CHECKPOINTS,
-    checks.DICTIONARIES,
-    checks.STABILITY,
-)
+
+def _section(title: str, needs: tuple[str, ...], build: Callable[[RunTables], Content], remedy: str = "") -> Section:
+    return Section(title, "sufficiency", needs, build, remedy)
+
+
+SECTIONS: Mapping[str, Section] = {
+    "answer": _section("How small, and how sufficient", ("evaluation",), answer.answer),
+    "published_masks": _section("Beside the published figures", ("published",), published),
+    "matrix": _section("Every mask under every metric", ("evaluation",), answer.matrix),
+    "equal_mass": _section("Beside masks of equal mass", ("evaluation", "nulls"), controls.equal_mass),
+    "frontier": _section("Frontier", ("frontier",), controls.frontier),
+    "maps": _section("By checkpoint and layer", ("evaluation",), answer.maps),
+    "onset": _section("When: the onset of sufficiency", ("onset",), training.onset),
+    "trajectories": _section("Trajectories", ("trajectories",), trajectories),
+    "transfer": _section("Transfer to the last checkpoint", ("transfer",), training.transfer),
+    "enrichment": _section("Enrichment", ("evaluation", "nulls"), controls.enrichment),
+    "ranks": _section("Which components are kept", ("masks", "components"), controls.ranks),
+    "predicted": _section("Predicted and measured KL", ("evaluation",), controls.predicted),
+    "anisotropy": _section("Anisotropy", ("anisotropy",), training.anisotropy),
+    "senders": _section("Senders and receivers, a hypothesis", ("anisotropy",), training.senders),
+    "bridge": _section("Carriers in downstream masks", ("carriers",), bridge, "give the study a life-history run"),
+    "clean": _section("Checkpoints", ("checkpoints",), checks.checkpoints),
+    "dictionaries": _section("Dictionaries", ("dictionaries",), checks.dictionaries),
+    "stability": _section("Stability over seeds", ("stability",), checks.stability),
+}
 
 LIMITS = (
     "Sufficiency is relative to a target. A mask that keeps the predictions need not keep the activation, and the "

@@ -19,7 +19,7 @@ from tl_lifehist.report.figures.cells import (
 from tl_lifehist.report.figures.frontier import SUFFICIENT
 from tl_lifehist.report.figures.masks import METRICS
 from tl_lifehist.report.markup import details, html, joined, number, percent, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, middle, variance_held
 from tl_lifehist.report.tables import RunTables
@@ -262,8 +262,3 @@ def maps(run: RunTables) -> Content:
         "on one text.",
         figures=by_site("maps", here, lambda site: figures.checkpoint_layer_maps(evaluation, site)),
     )
-
-
-ANSWER = Section("answer", "How small, and how sufficient", ("evaluation",), answer)
-MATRIX = Section("matrix", "Every mask under every metric", ("evaluation",), matrix)
-MAPS = Section("maps", "By checkpoint and layer", ("evaluation",), maps)

@@ -9,7 +9,7 @@ from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import at, sites_of, spread
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, html, joined, number, p_value, percent, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import hook_labels
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, middle
 from tl_lifehist.report.tables import RunTables
@@ -59,10 +59,10 @@ def bridge(run: RunTables) -> Content:
             *(number(row[name]) for name in ("enrichment", "against")),
             number(row["null"]) + below(row["low"], row["high"]),
             percent(row["unmatched_share"]),
-            number(row.get("mass_gap")),
+            number(row["mass_gap"]),
             p_value(row["p"]),
             *(number(row[name]) for name in ("relative_kl", "lost_fraction")),
-            *(number(row.get(f"{mask}_lost_fraction")) for mask in ENDS),
+            *(number(row[f"{mask}_lost_fraction"]) for mask in ENDS),
         ]
         for row in data.to_dict("records")
     ]
@@ -103,14 +103,9 @@ def _losses(masks: pd.DataFrame) -> Markup:
         ends = [
             html("{} mask {}", mask, number(spread(own[column]).median))
             for mask in ENDS
-            if (column := f"{mask}_lost_fraction") in own and own[column].notna().any()
+            if own[column := f"{mask}_lost_fraction"].notna().any()
         ]
         beside = html(" ({})", joined(", ", ends)) if ends else ""
         error = "kept" if kept else "dropped"
         said.append(html("{} with the error {}{}", number(spread(own["lost_fraction"]).median), error, beside))
     return html("; the lost fraction is {}", joined(" and ", said)) if said else Markup("")
-
-
-BRIDGE = Section(
-    "bridge", "Carriers in downstream masks", ("carriers",), bridge, remedy="give the study a life-history run"
-)

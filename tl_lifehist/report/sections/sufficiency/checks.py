@@ -9,7 +9,7 @@ from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import CELL, at, in_order, sites_of, spread
 from tl_lifehist.report.markup import details, frame, html, number, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of, variance_held
 from tl_lifehist.report.tables import RunTables
@@ -163,8 +163,3 @@ def stability(run: RunTables) -> Content:
 
 def _pairs(data: pd.DataFrame) -> pd.DataFrame:
     return data.drop_duplicates([*CELL, "seed_a", "seed_b"])
-
-
-CHECKPOINTS = Section("checkpoints", "Checkpoints", ("checkpoints",), checkpoints)
-DICTIONARIES = Section("dictionaries", "Dictionaries", ("dictionaries",), dictionaries)
-STABILITY = Section("stability", "Stability over seeds", ("stability",), stability)

@@ -21,7 +21,7 @@ from tl_lifehist.report.figures.cells import (
 from tl_lifehist.report.figures.mask_controls import SCORES
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, html, joined, number, percent, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, listed, middle
 from tl_lifehist.report.tables import RunTables
@@ -242,10 +242,3 @@ def predicted(run: RunTables) -> Content:
         "labels drawn from the model.",
         figures=by_site("predicted", here, lambda site: figures.predicted_kl(here, site)),
     )
-
-
-EQUAL_MASS = Section("nulls", "Beside masks of equal mass", ("evaluation", "nulls"), equal_mass)
-ENRICHMENT = Section("enrichment", "Enrichment", ("evaluation", "nulls"), enrichment)
-RANKS = Section("ranks", "Which components are kept", ("masks", "components"), ranks)
-FRONTIER = Section("frontier", "Frontier", ("frontier",), frontier)
-PREDICTED = Section("predicted", "Predicted and measured KL", ("evaluation",), predicted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from tl_lifehist.report.markup import html, number, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.tables import RunTables
 
 
@@ -13,8 +13,6 @@ def published(run: RunTables) -> Content:
     """This run's medians beside the paper's."""
     data = run.get("published")
     names = {"quantity": "quantity", "ours": "this run", "published": "published", "n": "n of this run"}
-    if "site" in data:
-        names = {"quantity": "quantity", "site": "site of this run"} | names
     rows = [[number(row[name]) for name in names] for row in data.to_dict("records")]
     return Content(
         text=Markup(
@@ -31,6 +29,3 @@ def published(run: RunTables) -> Content:
         "differ.",
         table=table(list(names.values()), rows, left=len(names) - 1),
     )
-
-
-PUBLISHED = Section("published", "Beside the published figures", ("published",), published)

@@ -9,7 +9,7 @@ from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import CELL, at, in_order, sites_of, spread
 from tl_lifehist.report.figures.style import step_label
 from tl_lifehist.report.markup import details, html, joined, number, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import (
     by_site,
@@ -194,9 +194,3 @@ def senders(run: RunTables) -> Content:
         "all that is measured.",
         figures=by_site("senders", data, lambda site: figures.sender_receiver(data, site)),
     )
-
-
-ONSET = Section("onset", "When: the onset of sufficiency", ("onset",), onset)
-TRANSFER = Section("transfer", "Transfer to the last checkpoint", ("transfer",), transfer)
-ANISOTROPY = Section("anisotropy", "Anisotropy", ("anisotropy",), anisotropy)
-SENDERS = Section("senders", "Senders and receivers, a hypothesis", ("anisotropy",), senders)

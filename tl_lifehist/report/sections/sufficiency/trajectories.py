@@ -10,7 +10,7 @@ from markupsafe import Markup
 from tl_lifehist.report import figures
 from tl_lifehist.report.figures.cells import flags, in_order, sites_of
 from tl_lifehist.report.markup import details, html, interval, number, p_value, table
-from tl_lifehist.report.sections.base import Content, Section
+from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, listed
 from tl_lifehist.report.tables import RunTables
@@ -88,6 +88,3 @@ def _correlation(row: Mapping[Hashable, Any]) -> Markup:
         number(row["clean_entropy"]),
         verdict,
     )
-
-
-TRAJECTORIES = Section("trajectories", "Trajectories", ("trajectories",), trajectories)
