@@ -42,38 +42,44 @@ def test_the_plan_of_masks_is_what_the_run_then_takes(counted, tmp_path):
     series, count = counted
     texts = {"train": lh.TokenSet.pocket("train")[::400], "test": lh.TokenSet.pocket("test")[::90][:2]}
     one = {"methods": ("svd",), "close_ups": ("svd",), "seeds": (0,)}
-    study = small_masks(series=series, hook_names=(HOOK,), steps=15, **one, **texts)
+    study = small_masks(series=series, hook_names=(HOOK,), mask_steps=15, **one, **texts)
     plan = plan_study(study, tmp_path / "run")
     assert count == [0]
     assert not (tmp_path / "run").exists()
-    assert plan.work["units"].tolist() == [2, 2]
-    assert plan.work["finished"].tolist() == [0, 0]
+    assert plan.work["stages"].sum() == len(plan.stages) == len(study.stages())
+    assert set(plan.work["finished"]) == {0}
     run = study.run(tmp_path / "run")
     assert 0.8 * plan.work["positions"].sum() < count[0] <= 1.05 * plan.work["positions"].sum()
+    run.report()
     assert in_folder(run) <= plan.to_store < 3 * in_folder(run) + 6e6
-    assert plan_study(study, tmp_path / "run").work["finished"].tolist() == [2, 2]
+    done = plan_study(study, tmp_path / "run").work
+    assert done["finished"].tolist() == done["stages"].tolist()
     assert plan.work["gradients"].sum() < plan.work["positions"].sum()
 
 
 def test_the_plan_of_a_life_history_is_what_the_run_then_takes(counted, tmp_path, saelens):
     series, count = counted
     texts = {"train": lh.TokenSet.pocket("train")[::60], "test": lh.TokenSet.pocket("test")[::12]}
-    study = small_study(series=series, training_tokens=1500, n_draws=1, load_tokens=250, noise_steps=(4096,), **texts)
+    sizes = {"n_permutations": 5, "n_repeats": 2, "singles_per_role": 2, "single_carriers": 3, "regression_sets": 8}
+    few = {"training_tokens": 1500, "n_draws": 1, "load_tokens": 250, "noise_steps": (4096,), **sizes}
+    study = small_study(series=series, **few, **texts)
     plan = plan_study(study, tmp_path / "run")
     assert count == [0]
     run = study.run(tmp_path / "run")
     assert 0.4 * plan.work["positions"].sum() < count[0] <= plan.work["positions"].sum()  # not every control exists
+    run.report()
     assert in_folder(run) <= plan.to_store < 3 * in_folder(run) + 6e6
     done = plan_study(study, tmp_path / "run").work
-    assert done["finished"].tolist() == done["units"].tolist()
-    n_saes = len(list(run.path.glob("units/saes/**/sae_weights.safetensors")))
-    assert plan.storage.set_index("what").loc["SAEs", "n"] == n_saes
+    assert done["finished"].tolist() == done["stages"].tolist()
+    n_saes = len(list(run.path.glob("stages/**/sae_weights.safetensors")))
+    stored = plan.storage.set_index("what")
+    assert stored.loc["training SAEs", "stages"] * len(study.hook_names) == n_saes
     previous = plan_study(small_study(series=series, init="previous"))
     assert previous.to_store > plan_study(small_study(series=series)).to_store
 
 
 def test_more_of_everything_takes_more():
-    small, large = (plan_study(small_masks(**changes)) for changes in ({}, {"steps": 80, "n_components": 60}))
+    small, large = (plan_study(small_masks(**changes)) for changes in ({}, {"mask_steps": 80, "n_components": 60}))
     assert large.operations > 2 * small.operations
     assert large.to_store > small.to_store
     assert plan_study(small_masks(targets=("reconstruction",))).work["gradients"].sum() < small.work["gradients"].sum()
@@ -97,7 +103,7 @@ def test_nothing_is_loaded_and_nothing_written(tmp_path, monkeypatch, command):
     [
         ("life-history", ["--layers", "4"], "4 blocks, 0 to 3, and no hook point 'blocks.4.hook_resid_post'"),
         ("sufficiency", ["--layers", "1,7"], "4 blocks, 0 to 3, and no hook point 'blocks.7.hook_mlp_out'"),
-        ("sufficiency", ["--components", "97"], "use at most 96"),
+        ("sufficiency", ["--n-components", "97"], "use at most 96"),
     ],
 )
 def test_what_the_model_cannot_give_is_said_before(tmp_path, command, arguments, message):
