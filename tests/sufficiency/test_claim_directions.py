@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 from report.plausible_masks import plausible_mask_tables
 
+from tl_lifehist.claims import Claim
 from tl_lifehist.sufficiency.claims import make_claims
+from tl_lifehist.sufficiency.config import Masks, Verdicts
 
 SITE = "hook_mlp_out"
 UNIT = ["step", "hook_name"]
@@ -23,14 +25,9 @@ def planted() -> Tables:
     return tables
 
 
-def verdict(tables: Tables, words: str) -> pd.Series:
-    claims = make_claims(tables, 0, steps=1000)
-    (at,) = [
-        i
-        for i, claim in enumerate(claims["claim"])
-        if claim.startswith(f"{SITE}:") and words in claim.split(": ", 1)[1]
-    ]
-    return claims.iloc[at]
+def claimed(tables: Tables, name: str) -> Claim:
+    (found,) = [one for one in make_claims(tables, Masks(), verdicts=Verdicts(), seed=0) if one.id == name]
+    return found
 
 
 def of_rival(kind: str) -> Callable[[Tables, float], None]:
@@ -76,34 +73,34 @@ def of_transfer(tables: Tables, factor: float) -> None:
 
 
 LESS = {
-    "less than mean ablation": of_masks("lost_fraction", "downstream", "empty"),
-    "less than random masks": of_rival("random"),
-    "by variance": of_rival("top_variance"),
-    "by tau": of_rival("tau_ranked"),
-    "by curvature": of_rival("fisher_diagonal"),
-    "smaller than reconstruction masks": of_masks("soft_mass", "downstream", "reconstruction"),
-    "transfer NMSE": of_transfer,
+    f"masks.{SITE}.cheaper_than_empty": of_masks("lost_fraction", "downstream", "empty"),
+    f"masks.{SITE}.cheaper_than_random": of_rival("random"),
+    f"masks.{SITE}.cheaper_than_top_variance": of_rival("top_variance"),
+    f"masks.{SITE}.cheaper_than_tau_ranked": of_rival("tau_ranked"),
+    f"masks.{SITE}.cheaper_than_fisher_diagonal": of_rival("fisher_diagonal"),
+    f"masks.{SITE}.smaller_than_reconstruction": of_masks("soft_mass", "downstream", "reconstruction"),
+    f"transfer.{SITE}.closer_than_shuffled": of_transfer,
 }
 MORE = {
-    "omega enrichment": of_masks("enrichment_omega", "downstream", "reconstruction"),
-    "tau enrichment": of_tau,
-    "Gini of tau": of_columns("anisotropy", "gini_tau", "gini_null"),
-    "two seeds agree": of_columns("stability", "overlap", "overlap_null"),
+    f"masks.{SITE}.more_coherent_than_reconstruction": of_masks("enrichment_omega", "downstream", "reconstruction"),
+    f"masks.{SITE}.more_sensitive_than_random": of_tau,
+    f"sensitivity.{SITE}.concentrated": of_columns("anisotropy", "gini_tau", "gini_null"),
+    f"stability.{SITE}.masks_of_two_seeds": of_columns("stability", "overlap", "overlap_null"),
 }
-WAYS = [(words, plant, 0.8, 1.25) for words, plant in LESS.items()]
-WAYS += [(words, plant, 1.25, 0.8) for words, plant in MORE.items()]
+WAYS = [(name, plant, 0.8, 1.25) for name, plant in LESS.items()]
+WAYS += [(name, plant, 1.25, 0.8) for name, plant in MORE.items()]
 
 
-@pytest.mark.parametrize(("words", "plant", "as_claimed", "other_way"), WAYS, ids=[way[0] for way in WAYS])
-def test_a_claim_is_beyond_in_its_own_direction_only(words, plant, as_claimed, other_way):
+@pytest.mark.parametrize(("name", "plant", "as_claimed", "other_way"), WAYS, ids=[way[0] for way in WAYS])
+def test_a_claim_is_beyond_in_its_own_direction_only(name, plant, as_claimed, other_way):
     for factor, expected in ((as_claimed, "beyond"), (other_way, "within"), (1.0, "within")):
         tables = planted()
         plant(tables, factor)
-        row = verdict(tables, words)
-        assert row["verdict"] == expected
-        assert row["observed"] == pytest.approx(factor * row["null"])
+        claim = claimed(tables, name)
+        assert claim.verdict == expected
+        assert claim.observed == pytest.approx(factor * claim.null)
         if factor != 1.0:
-            assert (row["p"] < 0.01) == (expected == "beyond")
+            assert (claim.p < 0.01) == (expected == "beyond")
 
 
 @pytest.mark.parametrize(("earlier", "last", "expected"), [(0.8, 9.0, "beyond"), (1.1, 0.01, "within")])
@@ -113,8 +110,8 @@ def test_a_checkpoints_transfer_to_itself_is_no_transfer(earlier, last, expected
     of_transfer(tables, earlier)
     table = tables["transfer"]
     table.loc[(table["control"] == "aligned") & (table["step"] == table["step"].max()), "nmse"] = last
-    row = verdict(tables, "transfer NMSE")
-    assert row["verdict"] == expected
-    assert row["observed"] == pytest.approx(earlier)
+    claim = claimed(tables, f"transfer.{SITE}.closer_than_shuffled")
+    assert claim.verdict == expected
+    assert claim.observed == pytest.approx(earlier)
     here = table[(table["site"] == SITE) & (table["step"] < table["step"].max())]
-    assert row["n"] == len(here[UNIT].drop_duplicates())
+    assert claim.n == len(here[UNIT].drop_duplicates())

@@ -185,13 +185,15 @@ class SufficiencyStudy:
         needs: tuple[str, ...],
         texts: tuple[str, ...],
         steps: tuple[int, ...],
-        sae_hooks: tuple[str, ...],
+        more_hooks: tuple[str, ...],
         cost: Cost,
         **own: Any,
     ) -> Stage:
-        """A stage of one checkpoint. Which hook points a pass serves decides nothing."""
+        """A stage of one checkpoint. That a pass also serves `more_hooks`, which others of its stages read, decides
+        nothing.
+        """
         params = params_of(fn, {**self._pool, "step": step, "pass_hooks": (), "folder": "", **own})
-        how: dict[str, Any] = {"pass_hooks": tuple(dict.fromkeys((*self.hook_names, *sae_hooks)))}
+        how: dict[str, Any] = {"pass_hooks": tuple(dict.fromkeys((*self.hook_names, *more_hooks)))}
         how["hooks_per_pass"] = self.config.memory.hooks_per_pass
         for name in ("pass_hooks", "hooks_per_pass", "folder"):
             params.pop(name, None)
