@@ -46,7 +46,7 @@ def study_of(model: str, texts: Path | None, french: Path | None, seed: int) -> 
         series = lh.CheckpointSeries.pocket().subset([0, 4096])
         train, calibration, test = (lh.TokenSet.pocket(split)[::60][:n] for split, n in SPLITS.items())
         hook_names = [f"blocks.2.{site}" for site in ("hook_mlp_out", "hook_resid_post")]
-        quick = {"n_components": 16, "steps": 150, "batch_size": 2, "translator_steps": 30, "n_random": 3}
+        quick = {"n_components": 16, "mask_steps": 150, "batch_size": 2, "translator_steps": 30, "n_random": 3}
         quick |= {"methods": ("svd", "semi_nmf"), "sweep": (), "seeds": (0,)}
         return lh.SufficiencyStudy(
             series, hook_names, train=train, calibration=calibration, test=test, seed=seed, **quick

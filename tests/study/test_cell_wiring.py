@@ -1,4 +1,4 @@
-"""What a cell's tables say is what the public functions say of the same gates on the same text."""
+"""What a run's tables say is what the public functions say of the stored gates and fits on the same text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from small_masks import small_masks
 import tl_lifehist as lh
 from tl_lifehist.metrics import top_row_share
 from tl_lifehist.seeds import derive_seed
-from tl_lifehist.sufficiency.cell import Calibrated, Cell, calibrate, fit
-from tl_lifehist.sufficiency.cell_geometry import measure_geometry
-from tl_lifehist.sufficiency.cell_tables import measure
-from tl_lifehist.sufficiency.cell_versions import Version, rivals, versions_of
+from tl_lifehist.store import Store
+from tl_lifehist.sufficiency.cell import Calibrated, Cell, calibrated_in
+from tl_lifehist.sufficiency.cell_geometry import rank_components
+from tl_lifehist.sufficiency.cell_versions import Version, versions_of
+from tl_lifehist.sufficiency.fitted import Fitted
+from tl_lifehist.sufficiency.nulls import rivals
 from tl_lifehist.sufficiency.targets import Transfer
+from tl_lifehist.suffix import ModelSuffix
 
 HOOK, STEP = "blocks.1.hook_resid_post", 512
 TARGETS = ("reconstruction", "fixed_head", "downstream", "transfer")
@@ -28,25 +31,26 @@ N_RANDOM = 5
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One cell, its masks, its tables, and the evaluation of any gates by the public function."""
+    """One cell of a run, its masks, its tables, and the evaluation of any gates by the public function."""
 
+    study: lh.SufficiencyStudy
     cell: Cell
     masks: list[Calibrated]
     tables: dict[str, pd.DataFrame]
 
     @property
     def dictionary(self) -> Any:
-        return self.cell.dictionaries["svd"]
+        return self.cell.fitted.dictionaries["svd"]
 
     @property
     def fisher_seed(self) -> int:
-        return derive_seed(self.cell.study.seed, STEP, 3)
+        return derive_seed(self.cell.seed, STEP, 3)
 
     def gates(self, target: str, total: float | None = None) -> torch.Tensor:
         if target in ("empty", "full"):
             return torch.full_like(self.dictionary.code_mean, float(target == "full"))
-        wanted = (target, self.cell.study.penalty_total if total is None else total, self.cell.study.seeds[0])
-        (found,) = [m.mask.gates for m in self.masks if (m.target, m.penalty_total, m.seed) == wanted]
+        wanted = (target, self.cell.masks.penalty_total if total is None else total, self.cell.comparisons.seeds[0])
+        (found,) = [m.gates for m in self.masks if (m.target, m.penalty_total, m.seed) == wanted]
         return found
 
     def evaluate(self, gates: torch.Tensor) -> lh.sufficiency.MaskEvaluation:
@@ -57,9 +61,9 @@ class Measured:
             gates,
             cell.test,
             hook_name=HOOK,
-            translator=cell.translator,
-            transfer=Transfer(cell.final_model, cell.alignments["aligned"]),
-            seed=cell.study.seed,
+            translator=cell.fitted.translator,
+            transfer=Transfer(cell.final_model, cell.fitted.alignments["aligned"]),
+            seed=cell.seed,
         )
 
     def scores(self, tokens: lh.TokenSet) -> lh.sufficiency.GateScores:
@@ -91,22 +95,38 @@ class Measured:
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
+def measured(tmp_path_factory) -> Measured:
     study = small_masks(
         hook_names=(HOOK,),
         methods=("svd",),
         close_ups=("svd",),
         n_components=8,
-        steps=80,
+        mask_steps=80,
         penalty_total=0.5,
         sweep=(1.0,),
         n_random=N_RANDOM,
         ridge=0.05,
         seed=3,
     )
-    cell = fit(study, STEP, HOOK)
-    masks = calibrate(cell)
-    return Measured(cell, masks, measure(cell, masks))
+    store = Store(study.run(tmp_path_factory.mktemp("wiring") / "run").path)
+    model, config = study.series.load(STEP), study.config
+    cell = Cell(
+        STEP,
+        HOOK,
+        model,
+        study.series.load(study.last),
+        study.calibration,
+        study.test,
+        Fitted.from_outputs(store.results(f"fits/step{STEP}"), ModelSuffix(model, HOOK)),
+        config.masks,
+        config.comparisons,
+        study.close_ups,
+        config.geometry,
+        study.seed,
+    )
+    scored = store.results(f"scores/step{STEP}")
+    masks = list(calibrated_in(store.results(f"masks/step{STEP}")["gates"]))
+    return Measured(study, cell, masks, {name: scored[name] for name in scored})
 
 
 def close(value: float, **knobs: float) -> Any:
@@ -169,7 +189,7 @@ def test_a_rankings_rival_is_the_cheaper_of_its_two_masks(measured, kind):
 @pytest.mark.parametrize("kind", RANKED[1:])
 def test_rankings_do_not_see_the_test_text(measured, kind):
     cell = measured.cell
-    ranking = measure_geometry(cell, measured.dictionary).ranking
+    ranking = rank_components(cell, measured.dictionary)
     torch.testing.assert_close(ranking[kind], measured.ranking(kind, cell.calibration), rtol=1e-3, atol=1e-9)
     seen = measured.ranking(kind, cell.test)
     assert not torch.equal(ranking[kind].argsort(), seen.argsort())
@@ -177,7 +197,7 @@ def test_rankings_do_not_see_the_test_text(measured, kind):
 
 
 def test_the_frontiers_variance_mask_is_the_cheaper_of_its_two(measured):
-    totals = (measured.cell.study.penalty_total, *measured.cell.study.sweep)
+    totals = (measured.cell.masks.penalty_total, *measured.cell.comparisons.sweep)
     assert sorted(measured.tables["frontier"]["penalty_total"]) == sorted(totals)
     apart = []
     for total in totals:
@@ -190,7 +210,7 @@ def test_the_frontiers_variance_mask_is_the_cheaper_of_its_two(measured):
         for name in ("soft_mass", "relative_kl", "lost_fraction", "accuracy_drop"):
             assert row[name] == close(getattr(own, name)), name
         assert row["penalty"] == close(total / len(gates))
-        assert row["operating"] == (total == measured.cell.study.penalty_total)
+        assert row["operating"] == (total == measured.cell.masks.penalty_total)
     assert max(apart) > 1.002
 
 
@@ -199,7 +219,8 @@ def test_each_participation_ratio_is_of_its_own_fisher(measured):
     test = cell.test
     acts = lh.collect_activations(cell.model, HOOK, test)[test.scored[test.valid]]
     own = measured.fisher(test).participation_ratio
-    fixed = lh.sufficiency.fixed_head_fisher(cell.translator, measured.dictionary, acts, seed=measured.fisher_seed)
+    reader, seed = cell.fitted.translator, measured.fisher_seed
+    fixed = lh.sufficiency.fixed_head_fisher(reader, measured.dictionary, acts, seed=seed)
     assert row["participation_ratio"] == close(own, rel=1e-3)
     assert row["participation_fixed_head"] == close(fixed.participation_ratio, rel=1e-3)
     assert own != pytest.approx(fixed.participation_ratio, rel=0.05)
@@ -214,7 +235,7 @@ def random_gates(listed: list[Version]) -> list[torch.Tensor]:
 
 def test_random_masks_are_different_orders_of_the_masks_own_gates(measured):
     own = measured.gates("downstream")
-    ranking = measure_geometry(measured.cell, measured.dictionary).ranking
+    ranking = rank_components(measured.cell, measured.dictionary)
     draws = random_gates(versions_of(measured.cell, "svd", measured.masks, ranking))
     for gates in draws:
         assert torch.equal(gates.sort().values, own.sort().values)
@@ -232,31 +253,33 @@ def test_random_masks_are_different_orders_of_the_masks_own_gates(measured):
 
 
 def test_both_masks_of_a_rival_keep_the_soft_mass(measured):
-    own = measured.masks[[m.target for m in measured.masks].index("downstream")].mask
+    own = measured.masks[[m.target for m in measured.masks].index("downstream")].gates
     hard, dealt = rivals(own, measured.dictionary.component_variance)
     for gates in (hard, dealt):
-        assert float(gates.mean()) == pytest.approx(own.soft_mass, abs=1e-6)
+        assert float(gates.mean()) == pytest.approx(float(own.mean()), abs=1e-6)
     assert int(((hard > 0) & (hard < 1)).sum()) <= 1
 
 
 def test_alignments_have_the_studys_ridge(measured):
     cell = measured.cell
-    train = cell.study.train
+    train = measured.study.train
     acts = lh.collect_activations(cell.model, HOOK, train)
     final_acts = lh.collect_activations(cell.final_model, HOOK, train)
-    assert cell.alignments["aligned"].ridge == cell.alignments["shuffled"].ridge == cell.study.ridge
-    expected = lh.align_checkpoints(acts, final_acts, ridge=cell.study.ridge).weight
+    ridge, own = measured.study.config.heads.ridge, cell.fitted.alignments
+    assert own["aligned"].ridge == own["shuffled"].ridge == ridge
+    expected = lh.align_checkpoints(acts, final_acts, ridge=ridge).weight
     plain = lh.align_checkpoints(acts, final_acts).weight
-    torch.testing.assert_close(cell.alignments["aligned"].weight, expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(own["aligned"].weight, expected, rtol=1e-3, atol=1e-5)
     assert not torch.allclose(expected, plain, rtol=1e-2, atol=1e-4)
-    rows = lh.sufficiency.shuffled_rows(acts, seed=derive_seed(cell.study.seed, STEP, 1))
-    expected = lh.align_checkpoints(rows, final_acts, ridge=cell.study.ridge).weight
-    torch.testing.assert_close(cell.alignments["shuffled"].weight, expected, rtol=1e-3, atol=1e-5)
+    rows = lh.sufficiency.shuffled_rows(acts, seed=derive_seed(cell.seed, STEP, 1))
+    expected = lh.align_checkpoints(rows, final_acts, ridge=ridge).weight
+    torch.testing.assert_close(own["shuffled"].weight, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_a_checkpoints_row_is_of_its_clean_runs(measured):
     cell, row = measured.cell, measured.tables["checkpoints"].iloc[0]
-    acts, empty = lh.collect_activations(cell.model, HOOK, cell.study.train), measured.evaluate(measured.gates("empty"))
+    acts = lh.collect_activations(cell.model, HOOK, measured.study.train)
+    empty = measured.evaluate(measured.gates("empty"))
     assert row["top_row_share"] == close(top_row_share(acts))
     assert row["n_rows"] == len(acts)
     wanted = {"clean_ce": empty.base_ce, "clean_entropy": empty.entropy, "clean_accuracy": empty.accuracy}

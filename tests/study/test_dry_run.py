@@ -48,6 +48,7 @@ def test_the_plan_of_masks_is_what_the_run_then_takes(counted, tmp_path):
     assert not (tmp_path / "run").exists()
     assert plan.work["stages"].sum() == len(plan.stages) == len(study.stages())
     assert set(plan.work["finished"]) == {0}
+    assert plan.loads == 4  # the last one for its fits, for the other checkpoint and for its own masks
     run = study.run(tmp_path / "run")
     assert 0.8 * plan.work["positions"].sum() < count[0] <= 1.05 * plan.work["positions"].sum()
     run.report()

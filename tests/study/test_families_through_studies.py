@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +92,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("family", list(CHECKPOINTS))
 def test_a_life_history_from_a_name_to_tables(hub, texts, tmp_path, family, saelens):
     """By the command."""
-    sizes = "--layers 1 --d-sae 16 --k 4 --training-tokens 700 --draws 1 --load-tokens 60 --context-size 20"
+    sizes = "--layers 1 --d-sae 16 --k 4 --training-tokens 700 --n-draws 1 --load-tokens 60 --context-size 20"
     where = ["--model", CHECKPOINTS[family][0], "--texts", str(texts), "--out", str(tmp_path / "run")]
     switches = ["--workers", "0", "--quiet", *(["--masked"] if family in MASKED else [])]
     shown = CliRunner().invoke(app, ["life-history", *where, *sizes.split(), *switches])
@@ -133,7 +132,7 @@ def test_the_commands_find_a_stage_and_a_sub_folder(hub, folders, tmp_path):
     assert "2 checkpoints" in listed("tiny/inside", "--subfolder", "runs/{step}/hf")
     layout = ["--subfolder", "runs/{step}/hf", "--config-from", str(early), "--texts", "pocket", "--context-size", "20"]
     shown = CliRunner().invoke(
-        app, ["sufficiency", "--model", "tiny/inside", *layout, "--components", "8", "--dry-run"]
+        app, ["sufficiency", "--model", "tiny/inside", *layout, "--n-components", "8", "--dry-run"]
     )
     assert shown.exit_code == 0, shown.output
     assert "Model: 3 blocks of width 32" in shown.output
@@ -155,7 +154,7 @@ def test_masks_from_a_name_to_tables(hub, texts, tmp_path, family):
         **dict(zip(("train", "calibration", "test"), splits, strict=True)),
         methods=("svd",),
         n_components=8,
-        steps=3,
+        mask_steps=3,
         batch_size=4,
         translator_steps=3,
         sweep=(),
@@ -174,7 +173,7 @@ def test_masks_from_a_name_to_tables(hub, texts, tmp_path, family):
     assert (full["nmse"] < 1).all()
     assert set(found.claims["verdict"]) <= {"beyond", "within", "not testable"}
     assert len(found.claims) > 5
-    assert (found.path / "report.html").stat().st_size > 10_000
+    assert found.report().stat().st_size > 10_000
 
 
 def tokens_for(family: str) -> dict[str, lh.TokenSet]:
@@ -260,8 +259,7 @@ def test_a_copied_branch_and_a_copied_block_are_named_and_stop_both_studies(faul
     for name, study in studies.items():
         with pytest.raises(lh.InputError, match=f"(?s)identical weights.*{said}.*allow_duplicates"):
             study.run(tmp_path / name)
-        assert [path.name for path in (tmp_path / name / "units").iterdir()] == ["check"]
-        assert not list((tmp_path / name / "tables").iterdir())
+        assert not (tmp_path / name / "tables").exists()
 
 
 def test_a_shard_that_every_checkpoint_shares_stops_a_study_unless_it_is_allowed(hub, folders, texts, tmp_path):
@@ -280,21 +278,22 @@ def test_a_shard_that_every_checkpoint_shares_stops_a_study_unless_it_is_allowed
     hub.repos["faulty/shard"] = branches
     series = lh.CheckpointSeries.from_hub("faulty/shard", device="cpu")
     splits = open_texts(series, texts, ("train", "calibration", "test"), context_size=20)
-    few = {"methods": ("svd",), "targets": ("reconstruction",), "n_components": 4, "steps": 2, "translator_steps": 1}
+    few = {"methods": ("svd",), "targets": ("reconstruction",), "n_components": 4, "mask_steps": 2}
     named = dict(zip(("train", "calibration", "test"), splits, strict=True))
-    study = lh.SufficiencyStudy(series, HOOKS[:1], **named, **few)
+    study = lh.SufficiencyStudy(series, HOOKS[:1], **named, **few, translator_steps=1)
     with pytest.raises(lh.InputError, match="(?s)The same at every step: embedding, block 0.*allow_duplicates"):
         study.run(tmp_path / "run", progress=False)
-    assert not (tmp_path / "run" / "units" / "cells").exists()
-    run = replace(study, allow_duplicates=True).run(tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "tables").exists()
+    allowed = lh.SufficiencyStudy(series, HOOKS[:1], **named, **few, translator_steps=1, allow_duplicates=True)
+    run = allowed.run(tmp_path / "run", progress=False)
     assert "The same at every step: embedding, block 0" in run.study["integrity"]
-    page = (run.path / "report.html").read_text()
+    page = run.report().read_text()
     assert "The same at every step: embedding, block 0" in page[: page.index("<nav")]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_study_drops_each_checkpoint_when_nothing_needs_it_any_more(hub, texts, tmp_path, monkeypatch, workers):
-    """Twice fetched, once to be checked and once to be worked on, however many units load it at once."""
+    """Each fetched once, however many units load it at once."""
     from tl_lifehist.console import worker_pool
 
     monkeypatch.setenv("HF_ENDPOINT", hub.url)  # for the workers
@@ -309,24 +308,19 @@ def test_a_study_drops_each_checkpoint_when_nothing_needs_it_any_more(hub, texts
         **dict(zip(("train", "calibration", "test"), splits, strict=True)),
         methods=("svd",),
         n_components=8,
-        steps=2,
+        mask_steps=2,
         batch_size=4,
         translator_steps=2,
         sweep=(),
         seeds=(0,),
         n_random=1,
     )
-    plan = lh.plan_study(study)
-    assert plan.again == plan.checkpoints["size"].sum() > 0
-    assert "more, as each checkpoint is dropped" in str(plan)
     before = hub.fetched("model.safetensors")
     with worker_pool(workers) as executor:
         run = study.run(tmp_path / "run", executor=executor, progress=False)
-    assert hub.fetched("model.safetensors") - before == 2 * len(series)
+    assert hub.fetched("model.safetensors") - before == len(series)
     assert len(run.table("evaluation")) > 0
     assert not list(cache.rglob("model.safetensors"))
-    kept = lh.SufficiencyStudy(series.kept(), HOOKS[:1], train=splits[0], calibration=splits[1], test=splits[2])
-    assert lh.plan_study(kept).again == 0
 
 
 def test_a_masked_model_is_scored_as_one_without_being_told(hub, texts):

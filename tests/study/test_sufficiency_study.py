@@ -25,6 +25,7 @@ import tl_lifehist as lh
 from tl_lifehist.cli import app
 from tl_lifehist.errors import InputError
 from tl_lifehist.runs import Run
+from tl_lifehist.store import Store
 from tl_lifehist.sufficiency.tables import TABLES
 
 CELL = ["step", "hook_name", "method"]
@@ -63,7 +64,8 @@ def assert_same_tables(a: Run, b: Run) -> None:
 
 def test_every_table_and_the_report_are_there(finished, life_history):
     assert_as_declared(finished, TABLES, without=("carriers",) if life_history is None else ())
-    page = (finished.path / "report.html").read_text()
+    assert not (finished.path / "report.html").exists()  # a study writes none by itself
+    page = finished.report().read_text()
     assert "<html" in page
     assert "empty" in page
 
@@ -116,8 +118,8 @@ def test_transfers_at_the_last_checkpoint(finished):
 def test_figures_can_be_had_again_from_the_folder(finished):
     """The stored dictionary and gates, through the public function, give the stored figures."""
     study = small_masks()
-    unit = finished.path / "units/cells/step512" / HOOKS[0]
-    dictionary = lh.dictionaries.load_decomposition(unit / "svd.safetensors")
+    stored = finished.path / "stages/fits/step512" / HOOKS[0] / "dictionaries/svd.safetensors"
+    dictionary = lh.dictionaries.load_decomposition(stored)
     row = finished.table("evaluation").query("step == 512 and method == 'svd' and mask == 'downstream'")
     row = row[row["hook_name"] == HOOKS[0]].iloc[0]
     gates = finished.table("masks").query("step == 512 and method == 'svd' and target == 'downstream' and seed == 0")
@@ -137,7 +139,8 @@ def test_claims_stand_beside_their_nulls(finished):
     judged = claims[claims["verdict"] != "not testable"]
     assert judged["null"].notna().all()
     # two checkpoints of one layer are too few for a sign test
-    paired = claims[claims["claim"].str.contains("lose less than")]
+    paired = claims[claims["id"].str.contains("cheaper_than")]
+    assert len(paired) == 5 * len(HOOKS)
     assert (paired["verdict"] == "not testable").all()
     assert (paired["n"] == 2).all()
 
@@ -162,8 +165,8 @@ def test_other_test_text_changes_no_fit_and_other_calibration_text_no_dictionary
         "test": small_masks(test=test, **one).run(tmp_path / "test"),
         "calibration": small_masks(calibration=calibration, **one).run(tmp_path / "calibration"),
     }
-    unit = Path("units/cells/step512") / HOOKS[0]
-    for name in ("svd", "semi_nmf", "translator"):
+    unit = Path("stages/fits/step512") / HOOKS[0]
+    for name in ("dictionaries/svd", "dictionaries/semi_nmf", "translator"):
         before = load_file(finished.path / unit / f"{name}.safetensors")
         for run in runs.values():
             after = load_file(run.path / unit / f"{name}.safetensors")
@@ -185,7 +188,7 @@ def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_pat
     script, out = Path(__file__).with_name("small_masks.py"), tmp_path / "run"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     stamps: dict[str, int] = {}
-    for wanted in (1, 2, 3):  # kill once this many cells are there
+    for wanted in (3, 7, 10):  # kill once this many stages are there
         process = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
         while process.poll() is None and len(done(out)) < wanted:
             time.sleep(0.02)
@@ -203,17 +206,16 @@ def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_pat
 
 
 def done(out: Path) -> dict[str, int]:
-    units = out.glob("units/cells/*/*")
-    return {str(p): p.stat().st_ctime_ns for p in units if not p.name.startswith(".")}
+    """Finished stages and when they were made."""
+    return {name: Store(out).folder(name).stat().st_ctime_ns for name in Store(out).stages()}
 
 
 def test_the_folder_says_what_it_holds(finished):
     study = json.loads((finished.path / "study.json").read_text())
     assert study["study"] == "sufficiency"
-    assert study["config"]["penalty_total"] == 0.1
+    assert study["config"]["masks"]["penalty_total"] == 0.1
     assert set(study["fingerprints"]) == {"512", "4096"}
-    with pytest.raises(InputError, match="another configuration"):
-        small_masks(penalty_total=0.2).run(finished.path)
+    assert set(study["texts"]) == {"train", "calibration", "test"}
 
 
 @pytest.mark.parametrize(
@@ -221,9 +223,12 @@ def test_the_folder_says_what_it_holds(finished):
     [
         ({"methods": ("pca",)}, "methods"),
         ({"targets": ()}, "targets"),
-        ({"steps": 0}, "steps=0"),
+        ({"mask_steps": 0}, "mask_steps=0"),
         ({"seeds": ()}, "name at least one, each once"),
         ({"penalty_total": 0.0}, "above 0"),
+        ({"sweep": (0.1, -1.0)}, "above 0"),
+        ({"close_ups": ("nmf",)}, "close_ups"),
+        ({"penalty_totl": 1.0}, "nearest are: penalty_total"),
         ({"leave_out_massive": 0.7}, "leave_out_massive"),
         ({"hook_names": ("blocks.1.hook_mlp_out",) * 2}, "each only once"),
         ({"test": lh.TokenSet.pocket("calibration")[::60][:6]}, "two of them are the same"),
@@ -242,15 +247,30 @@ def test_a_life_history_of_another_series_is_refused(tmp_path, life_history, poc
         small_masks(life_history=tmp_path).run(tmp_path / "other")
 
 
-def test_massive_rows_can_be_left_out(pocket_series):
-    study = small_masks(leave_out_massive=0.05)
-    from tl_lifehist.sufficiency.cell import fit
-
-    plain = fit(small_masks(), 4096, HOOKS[1])
-    chosen = fit(study, 4096, HOOKS[1])
-    assert chosen.n_rows == plain.n_rows - round(0.05 * plain.n_rows)
-    assert chosen.top_row_share < plain.top_row_share
-    assert chosen.test.n_scored < plain.test.n_scored
+def test_massive_rows_can_be_left_out(finished, tmp_path):
+    """As from separate passes: of the checkpoint's own rows, in every split."""
+    one = {"hook_names": HOOKS[1:], "methods": ("svd",), "close_ups": ("svd",), "seeds": (0,)}
+    study = small_masks(leave_out_massive=0.05, **one)
+    run = study.run(tmp_path / "run")
+    plain, chosen = (r.table("checkpoints").set_index(["step", "hook_name"]) for r in (finished, run))
+    row = chosen.loc[(512, HOOKS[1])]
+    all_rows = plain.loc[(512, HOOKS[1])]
+    assert row["n_rows"] == all_rows["n_rows"] - round(0.05 * all_rows["n_rows"])
+    assert row["top_row_share"] < all_rows["top_row_share"]
+    model = study.series.load(512)
+    train, test = (lh.sufficiency.without_massive(model, HOOKS[1], t, 0.05) for t in (study.train, study.test))
+    assert row["n_scored"] == test.n_scored < all_rows["n_scored"]
+    acts, final_acts = (
+        lh.collect_activations(study.series.load(step), HOOKS[1], train, batch_size=7) for step in (512, 4096)
+    )
+    held = Store(run.path).results("fits/step512")
+    stored = lh.sufficiency.Alignment.from_tensors(held[f"{HOOKS[1]}/alignments/aligned"])
+    expected = lh.align_checkpoints(acts, final_acts, ridge=study.config.heads.ridge)
+    assert torch.equal(stored.weight, expected.weight)
+    final = lh.decompose(final_acts, method="svd", n_components=6)
+    own = lh.decompose(acts, method="svd", n_components=6)
+    stored = lh.sufficiency.Alignment.from_tensors(held[f"{HOOKS[1]}/dictionary_alignments/svd"])
+    assert torch.equal(stored.weight, lh.sufficiency.align_dictionaries(own, final, acts, final_acts).weight)
 
 
 def test_default_layers_and_steps():
@@ -295,50 +315,55 @@ def test_a_target_without_a_reference_is_counted_and_the_others_go_on(tmp_path, 
     )
     run = study.run(tmp_path / "run")
     scored = run.table("evaluation").groupby("mask")
-    assert set(scored.groups) == {"empty", "full", *study.targets}
+    assert set(scored.groups) == {"empty", "full", *TARGETS}
     for target in ("fixed_head", "downstream"):
         assert scored.get_group(target)[["soft_mass", "lost_fraction"]].isna().all(axis=None)
     for target in ("reconstruction", "transfer"):
         assert scored.get_group(target)["soft_mass"].between(0, 1).all()
     assert scored.get_group("full")["lost_fraction"].isna().all()
-    about_masks = run.claims[run.claims["claim"].str.contains("downstream masks")]
+    about_masks = run.claims[run.claims["id"].str.startswith("masks.")]
+    assert len(about_masks) > 0
     assert (about_masks["verdict"] == "not testable").all()
-    assert (run.path / "report.html").exists()
+    assert run.report().exists()
 
 
-def test_dictionaries_of_two_seeds_stand_beside_random_directions(pocket_series):
-    from tl_lifehist.sufficiency.cell import dictionary_stability, fit
-
-    study = small_masks(methods=("svd", "ica"), close_ups=("svd",), seed=1, seeds=(2, 0, 1))
-    cell = fit(study, 4096, HOOKS[1])
-    table = dictionary_stability(cell)
-    assert table[["method", "seed_a", "seed_b"]].values.tolist() == [["ica", 0, 1], ["ica", 0, 2], ["ica", 1, 2]]
-    acts = lh.collect_activations(pocket_series.load(4096), HOOKS[1], study.train)
-    fitted = {s: lh.decompose(acts, method="ica", n_components=6, seed=s) for s in study.seeds}
-    for row in table.itertuples():
-        expected = lh.dictionaries.dictionary_overlap(fitted[row.seed_a], fitted[row.seed_b])
-        assert row.dictionary_overlap == pytest.approx(expected)
-        assert 0 < row.dictionary_null < 0.5
+def test_dictionaries_of_two_seeds_stand_beside_random_directions(tmp_path, pocket_series):
+    study = small_masks(
+        hook_names=HOOKS[1:], methods=("svd", "ica"), targets=("reconstruction",), seed=1, seeds=(2, 0, 1), close_ups=()
+    )
+    run = study.run(tmp_path / "run")
+    for step in (512, 4096):
+        table = Store(run.path).results(f"refits/step{step}")["stability"]
+        pairs = table[["method", "seed_a", "seed_b"]].values.tolist()
+        assert pairs == [["ica", 0, 1], ["ica", 0, 2], ["ica", 1, 2]]
+        acts = lh.collect_activations(pocket_series.load(step), HOOKS[1], study.train)
+        fitted = {s: lh.decompose(acts, method="ica", n_components=6, seed=s) for s in (0, 1, 2)}
+        for row in table.itertuples():
+            expected = lh.dictionaries.dictionary_overlap(fitted[row.seed_a], fitted[row.seed_b])
+            assert row.dictionary_overlap == pytest.approx(expected)
+            assert 0 < row.dictionary_null < 0.5
 
 
 def test_seeds_that_draw_nothing_are_no_stability(tmp_path):
     study = small_masks(hook_names=HOOKS[:1], methods=("svd",), close_ups=("svd",), batch_size=6)
     assert len(study.calibration) == 6
     run = study.run(tmp_path / "run")
-    assert not run.claims["claim"].str.contains("two seeds").any()
+    assert not run.claims["id"].str.startswith("stability").any()
     assert "stability" not in run.tables or not len(run.table("stability"))
 
 
-def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_text(tmp_path, monkeypatch, make_sae):
-    from tl_lifehist.sufficiency import carriers as module
+def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_text(
+    tmp_path, monkeypatch, make_sae, pocket_series
+):
+    from tl_lifehist.sufficiency.stages import feature_masks as module
 
-    study = small_masks(life_history=tmp_path, penalty_total=0.3)
+    study = small_masks(penalty_total=0.3)
     sae = make_sae(d_in=96, d_sae=20, k=4, unit=True)
     fires = np.random.default_rng(0).random((400, 20)) < 0.3
     fires[:, 15:] = False  # five features that never fire
     profile = lh.FeatureProfiles(4096, HOOKS[1], sp.csc_array(fires * 1.0))
-    monkeypatch.setattr("tl_lifehist.lifehistory.stored.stored_features", lambda *_: (sae, profile, [0, 3, 7]))
-    seen: dict[str, list] = {"collect_activations": [], "calibrate_masks": [], "evaluate_mask": []}
+    monkeypatch.setattr(module, "stored_features", lambda *_: (sae, profile, [0, 3, 7]))
+    seen: dict[str, list] = {"with_reference": [], "calibrate_on": [], "evaluate_mask": []}
     for name, calls in seen.items():
         real = getattr(module, name)
 
@@ -347,13 +372,37 @@ def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_
             return real(*args, **kwargs)
 
         monkeypatch.setattr(module, name, record)
-    module.carriers_unit(tmp_path, study, 4096, HOOKS[1])
-    assert [call[2] for call in seen["collect_activations"]] == [study.train]
-    ((_, tasks, text),) = seen["calibrate_masks"]
-    assert text is study.calibration
+    inputs = GivenTexts(study.texts(), pocket_series)
+    made = module.feature_masks(
+        inputs,
+        step=4096,
+        sae_hooks=HOOKS[1:],
+        life_history="",
+        masks=study.config.masks,
+        bridge=study.config.bridge,
+        seed=0,
+        folder="",
+        pass_hooks=HOOKS,
+    )
+    ((_, acts),) = seen["with_reference"]
+    assert torch.equal(acts, lh.collect_activations(pocket_series.load(4096), HOOKS[1], study.train))
+    ((clean, tasks),) = seen["calibrate_on"]
+    assert clean.tokens is study.calibration
     assert [task.penalty for task in tasks] == [pytest.approx(0.3 / 15)] * 2
     assert [task.keep_error for task in tasks] == [True, False]
     assert [call[3] for call in seen["evaluate_mask"]] == [study.test] * 2
-    table = pd.read_parquet(tmp_path / "carriers.parquet")
+    table = made["carriers"]
     assert table["n_alive"].tolist() == [15, 15]
     assert table["n_carriers"].tolist() == [3, 3]
+
+
+class GivenTexts:
+    """What a stage is given, without a store: texts and models."""
+
+    def __init__(self, texts: dict[str, lh.TokenSet], series: lh.CheckpointSeries) -> None:
+        self.text, self.model, self._held = texts.__getitem__, series.load, {}
+
+    def shared(self, key, make):
+        if key not in self._held:
+            self._held[key] = make()
+        return self._held[key]
