@@ -59,7 +59,7 @@ class TrainedSAE:
     input_scale: float = 1.0
 
 
-class SAEs:
+class SAEs(Mapping[tuple[int, str], Any]):
     """The SAEs of a series: `saes[step, hook_name]`, and `saes.at(step)` as `{hook_name: sae}`."""
 
     def __init__(self, saes: Mapping[tuple[int, str], Any]) -> None:
@@ -73,6 +73,9 @@ class SAEs:
                 f"There is no SAE for {key}: steps are {list(self.steps)}, hook points {list(self.hook_names)}."
             )
         return self._saes[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._saes
 
     def at(self, step: int) -> dict[str, Any]:
         """All SAEs of one checkpoint by hook point, in depth order."""

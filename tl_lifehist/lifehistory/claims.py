@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tl_lifehist.claims import Claim, against_draws
 from tl_lifehist.lifehistory.ablation_claims import ablation_claims, content_claims, single_claim
 from tl_lifehist.lifehistory.config import Verdicts
-from tl_lifehist.lifehistory.forecast import onset_step
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages
 from tl_lifehist.metrics import interval
 
@@ -31,7 +30,7 @@ def make_claims(
     return [
         *_carrier_claims(carriers, tables, verdicts),
         _early_rate(lineages, rng, verdicts),
-        _present_at_onset(lineages, carriers),
+        _present_at_onset(lineages, carriers, int(tables["forecast"]["onset"].iloc[0])),
         *_persistence(tables, own_level if own_level in ("data", "init") else "data", rng, verdicts),
         *ablation_claims(tables),
         single_claim(tables, rng, verdicts),
@@ -104,8 +103,7 @@ def _early_rate(lineages: Lineages, rng: np.random.Generator, verdicts: Verdicts
     return claim.decided(low > null, null=null, note=note)
 
 
-def _present_at_onset(lineages: Lineages, carriers: Carriers) -> Claim:
-    onset = onset_step(lineages.steps)
+def _present_at_onset(lineages: Lineages, carriers: Carriers, onset: int) -> Claim:
     table = lineages.to_dataframe()
     alive = table.loc[table["step"] == lineages.steps[-1], "lineage"].to_numpy()
     there = set(table.loc[table["step"] == onset, "lineage"])

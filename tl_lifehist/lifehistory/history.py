@@ -71,7 +71,7 @@ class History:
         alive = {
             (s, h): np.array(held["alive"][f"{s}/{h}"], dtype=np.int64) for s in self.steps for h in self.hook_names
         }
-        return Lineages(held["lineages"], self.steps, self.hook_names, alive)
+        return Lineages(held["lineages"], self.steps, self.hook_names, alive, held["min_similarity"])
 
     def graph(self, step: int, orientation: str = "container") -> nx.DiGraph:
         """The containment graph of a checkpoint (D13), as it was stored: same nodes and edges in the same order."""

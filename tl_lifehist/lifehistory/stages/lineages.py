@@ -13,10 +13,10 @@ from tl_lifehist.stages import Inputs, Outputs
 def lineages(
     inputs: Inputs, *, steps: tuple[int, ...], hook_names: tuple[str, ...], alive: Alive, matching: Matching
 ) -> Outputs:
-    """The table of lineages, and the alive features of each checkpoint and hook point."""
+    """The table of lineages, the alive features of each checkpoint and hook point, and what a stable match is."""
     traced = trace_lineages(History(inputs, steps, hook_names).profiles, **tracing(alive, matching))
     found = {f"{s}/{h}": features.tolist() for (s, h), features in traced.alive.items()}
-    return {"lineages": traced.to_dataframe(), "alive": found}
+    return {"lineages": traced.to_dataframe(), "alive": found, "min_similarity": traced.min_similarity}
 
 
 def tracing(alive: Alive, matching: Matching) -> dict[str, Any]:
