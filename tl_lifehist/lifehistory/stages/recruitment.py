@@ -48,7 +48,9 @@ def recruitment(
             graph = history.graph(step, orientation)
             row = {"step": step, "orientation": orientation, **_counts(graph)}
             row |= {"n_carriers": n_carriers, "n_can_be_parents": can}
-            rows.append(row | (_recruited(graph, carriers, null) if n_carriers else _NONE))
+            # a carrier that fires less than a node must is none
+            there = any((h, f) in graph for h, features in carriers.items() for f in features)
+            rows.append(row | (_recruited(graph, carriers, null) if there else _NONE))
     return {"dag": pd.DataFrame(rows)}
 
 

@@ -1,0 +1,1120 @@
+"""What each stage of a life history stores is what the public functions say of what the stages before it stored."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import HOOKS
+from wired import SEED, STEPS, TRAINED, Case, given_study, renamed, same, text, trained_study
+
+import tl_lifehist as lh
+from tl_lifehist.activations import stream_activations
+from tl_lifehist.checkpoints.integrity import fingerprint
+from tl_lifehist.config import from_sections, options
+from tl_lifehist.dictionaries.protocol import decoder_directions
+from tl_lifehist.dictionaries.sae import TrainedSAE, init_seeds, train_at
+from tl_lifehist.effects import scored_losses
+from tl_lifehist.lifehistory.config import LifeHistoryConfig
+from tl_lifehist.lifehistory.content import vocabulary_classes
+from tl_lifehist.lifehistory.control_kinds import CONTROLS
+from tl_lifehist.lifehistory.controls import draw_controls
+from tl_lifehist.lifehistory.forecast import onset_step, training_phase
+from tl_lifehist.lifehistory.published import published_table
+from tl_lifehist.lifehistory.recruitment import can_be_parents
+from tl_lifehist.metrics import fvu
+from tl_lifehist.seeds import derive_seed
+from tl_lifehist.stages import Inputs, Planned, plan
+from tl_lifehist.store import Store
+
+pytestmark = pytest.mark.usefixtures("saelens")
+ORIENTATIONS = ("container", "depth")
+MODEL = 1e-6  # what a model computed is the same up to the order of sums
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    study = trained_study()
+    return Case(study, study.run(tmp_path_factory.mktemp("wiring") / "run"))
+
+
+@pytest.fixture(scope="module")
+def given(trained: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("given")
+    study = given_study(renamed(trained.run.path, folder / "saes"))
+    return Case(study, study.run(folder / "run"))
+
+
+@pytest.fixture(scope="module", params=["trained", "given"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.getfixturevalue(request.param)
+
+
+# ---------------------------------------------------------------------------------------------- checks and SAEs
+
+
+def test_each_checkpoint_is_the_one_that_was_checked(trained):
+    prints = {step: fingerprint(trained.model(step)) for step in STEPS}
+    assert len({str(found) for found in prints.values()}) == len(STEPS)
+    for step in STEPS:
+        assert trained[f"check/step{step}"]["fingerprint"] == prints[step]
+        assert trained.run.study["fingerprints"][str(step)] == prints[step]
+
+
+def equal_weights(a: Any, b: Any) -> bool:
+    return all(
+        torch.equal(a[h].state_dict()[name], b[h].state_dict()[name]) for h in HOOKS for name in ("W_enc", "W_dec")
+    )
+
+
+def retrained(case: Case, step: int, *order: int, seed: int = SEED, start: int | None = None) -> dict[str, Any]:
+    """The SAEs of a checkpoint from explicit seeds; `start` is the checkpoint whose weights training starts from."""
+    sae, before = case.config.sae, None
+    if start is not None:
+        held = case[f"saes/step{start}"]
+        before = {h: TrainedSAE(None, held[f"training/{h}"], None) for h in HOOKS}
+    found = train_at(
+        case.model(step),
+        HOOKS,
+        case.study.train,
+        init_seeds=init_seeds(HOOKS, init=sae.init, seed=seed, step=step),
+        order_seed=derive_seed(SEED, step, 7, *order),
+        d_sae=sae.d_sae,
+        k=sae.k,
+        training_tokens=sae.training_tokens,
+        start_from=before,
+    )
+    return {h: one.sae for h, one in found.items()}
+
+
+def test_saes_are_those_of_the_public_function(trained):
+    sae, first = trained.config.sae, STEPS[:2]
+    expected = lh.train_saes(
+        trained.study.series.subset(first),
+        HOOKS,
+        trained.study.train,
+        d_sae=sae.d_sae,
+        k=sae.k,
+        training_tokens=sae.training_tokens,
+        init=sae.init,
+        seed=SEED,
+    )
+    for step in first:
+        assert equal_weights(trained.saes(step), expected.at(step))
+        for h, one in trained.saes(step).items():
+            metadata = one.cfg.metadata
+            assert (metadata.hook_name, metadata.checkpoint_step, metadata.model_name) == (h, step, "pocket")
+
+
+def test_each_replicate_is_trained_from_what_its_name_says(trained):
+    """`data1` starts where the run's own SAEs start, `warm2` from the run's own, `init1` from other weights."""
+    assert equal_weights(trained.saes(128, "data1"), retrained(trained, 128, 1, 2, start=0))
+    assert equal_weights(trained.saes(4096, "warm2"), retrained(trained, 4096, 2, 2, start=4096))
+    other = derive_seed(SEED, 1, 13)
+    assert equal_weights(trained.saes(128, "init1"), retrained(trained, 128, 1, 1, seed=other))
+    assert set(trained.study.replicates()) == {
+        *((step, name) for step in (128, 4096) for name in ("data1", "init1")),
+        (4096, "warm1"),
+        (4096, "warm2"),
+    }
+
+
+@pytest.mark.parametrize("init", ["shared", "independent"])
+def test_trainings_share_what_they_should_and_nothing_else(trained, tmp_path, init: str):
+    """A few batches, so that weights still lie near where they started."""
+    few = text("train", 0, 8)
+    study = trained_study(init=init, training_tokens=640, train=few, noise_steps=None)
+    stages, store = {one.name: one for one in study.stages()}, Store(tmp_path)
+    key = store.put_text(few)
+
+    def trained_by(name: str) -> dict[str, Any]:
+        stage = stages[name]
+        inputs = Inputs(stage, store, study.series, {"train": key}, trained.model, {})
+        return dict(stage.fn(inputs, **stage.params))
+
+    def expected(step: int, seed: int, *order: int) -> dict[str, Any]:
+        found = train_at(
+            trained.model(step),
+            HOOKS,
+            few,
+            init_seeds=init_seeds(HOOKS, init=init, seed=seed, step=step),
+            order_seed=derive_seed(SEED, step, 7, *order),
+            d_sae=48,
+            k=7,
+            training_tokens=640,
+        )
+        return {h: one.sae for h, one in found.items()}
+
+    own, later = trained_by("saes/step0"), trained_by("saes/step1024")
+    data, again = trained_by("replicates/data1/step1024"), trained_by("replicates/init1/step1024")
+    for found, wanted in (
+        (own, expected(0, SEED)),
+        (later, expected(1024, SEED)),
+        (data, expected(1024, SEED, 1, 2)),
+        (again, expected(1024, derive_seed(SEED, 1, 13), 1, 1)),
+    ):
+        assert set(found) == set(HOOKS)
+        assert equal_weights(found, wanted)
+
+    def near(a: dict[str, Any], b: dict[str, Any]) -> bool:
+        cosine = [torch.cosine_similarity(a[h].W_dec, b[h].W_dec, dim=1).mean() for h in HOOKS]
+        return bool(torch.stack(cosine).min() > 0.5)
+
+    assert near(data, later)
+    assert not near(again, later)
+    assert near(own, later) == (init == "shared")
+
+
+LEVELS = {"shared": "data", "independent": "init", "previous": "warm"}
+
+
+@pytest.mark.parametrize("init", LEVELS)
+def test_the_noise_is_of_the_runs_own_way_to_start(init: str):
+    study = trained_study(init=init, n_frozen=3, noise_steps=(1024, 4096))
+    level, stages = LEVELS[init], {one.name: one for one in study.stages()}
+    wanted = {(step, name) for step in (1024, 4096) for name in ("data1", "init1")}
+    wanted |= {(4096, f"{level}{i}") for i in (1, 2, 3)}
+    assert set(stages["noise"].params["replicates"]) == wanted
+    assert {name for name in stages if name.startswith("replicates/")} == {
+        f"replicates/{name}/step{step}" for step, name in wanted
+    }
+    assert stages["noise"].params["frozen_level"] == stages["tables"].params["frozen_level"] == level
+    starts = {name: one.params["start"] for name, one in stages.items() if one.texts == ("train",)}
+    before = dict(zip(STEPS[1:], STEPS, strict=False))
+    for name, start in starts.items():
+        step = int(name.rpartition("step")[2])
+        if init != "previous" or "init" in name:
+            assert start is None
+        else:
+            assert start == (step if "warm" in name else before.get(step))
+        assert stages[name].needs == (() if start is None else (f"saes/step{start}",))
+
+
+def test_given_saes_are_taken_up_as_they_are(trained, given):
+    for step in given.steps:
+        assert equal_weights(given.saes(step), trained.saes(step))
+    for new, old in (("data1", "data1"), ("init1", "init1"), ("init2", "warm2")):
+        assert equal_weights(given.saes(4096, new), trained.saes(4096, old))
+    held = lh.dictionaries.SAEs({(s, h): sae for s in given.steps for h, sae in given.saes(s).items()})
+    again = trained_study(series=given.study.series, saes=held, noise_steps=None)
+    digests = [
+        {one.name: one.params for one in study.stages() if "saes/" in one.name} for study in (again, given.study)
+    ]
+    assert digests[0] == digests[1]
+
+
+# ---------------------------------------------------------------------------------------------------- profiles
+
+
+def test_profiles_are_of_each_checkpoints_own_saes_on_the_test_text(case):
+    threshold, held = case.config.alive.firing_threshold, dict(case.study.replicates())
+    assert set(held) == {128, 4096}
+    for step in case.steps:
+        names = ["", *(name for at, name in case.study.replicates() if at == step)]
+        assert set(case[f"profiles/step{step}"]) == {
+            "checkpoint", *(f"{name}/{h}" if name else h for name in names for h in HOOKS)
+        }  # fmt: skip
+        saes = {name: case.saes(step, name) for name in names}
+        codes: dict[tuple[str, str], list[torch.Tensor]] = {}
+        norms: dict[str, list[torch.Tensor]] = {h: [] for h in HOOKS}
+        for batch in stream_activations(case.model(step), HOOKS, case.test):
+            for h, rows in batch.items():
+                norms[h].append(rows.double().norm(dim=1))
+                for name in names:
+                    codes.setdefault((name, h), []).append(saes[name][h].encode(rows))
+        for name in names:
+            for h, profile in case.profiles_at(step, name).items():
+                wanted = torch.cat(codes[name, h])
+                wanted = torch.where(wanted > threshold, wanted, 0).numpy()
+                np.testing.assert_allclose(profile.acts.toarray(), wanted, atol=1e-6)
+                assert profile.residual_norm == pytest.approx(float(torch.cat(norms[h]).mean()))
+                assert profile.decoder_norm == pytest.approx(decoder_directions(saes[name][h]).norm(dim=1).numpy())
+                assert profile.firing_threshold == threshold
+
+
+def test_a_checkpoints_record_is_of_the_scored_part_of_the_test_text(case):
+    for step in case.steps:
+        record = case[f"profiles/step{step}"]["checkpoint"]
+        losses = scored_losses(case.model(step), case.scored)
+        assert record["n_scored"] == len(losses) == case.scored.n_scored
+        assert record["base_ce"] == pytest.approx(losses.mean())
+        assert set(record["fvu"]) == set(HOOKS)
+        for h, sae in case.saes(step).items():
+            rows = lh.collect_activations(case.model(step), h, case.scored)
+            assert record["fvu"][h] == pytest.approx(fvu(rows, sae.decode(sae.encode(rows))))
+
+
+# ------------------------------------------------------------------------------------------ lineages and noise
+
+
+def test_lineages_are_traced_by_the_studys_thresholds(case):
+    same(case["lineages"]["lineages"], case.lineages.to_dataframe())
+    alive = case["lineages"]["alive"]
+    assert alive == {f"{s}/{h}": np.flatnonzero(p.alive(**case.alive)).tolist() for (s, h), p in case.profiles.items()}
+    assert case.lineages.min_similarity == case.config.matching.min_similarity
+
+
+def test_rematch_rates_are_of_replicates_within_one_checkpoint(case):
+    rows = []
+    for step, name in case.study.replicates():
+        for h, other in case.profiles_at(step, name).items():
+            match = lh.match_features(case.profiles[step, h], other, **case.alike)
+            n_alive = len(match.pairs) + len(match.unmatched_a)
+            rows.append((step, h, name.rstrip("0123456789"), name, len(match.pairs), n_alive, match.rate))
+    columns = ["step", "hook_name", "level", "replicate", "matched", "n_alive", "rate"]
+    same(case["noise"]["rematch"], pd.DataFrame(rows, columns=columns))
+
+
+def replicates_at_end(case: Case, level: str) -> list[dict[str, lh.FeatureProfiles]]:
+    names = [name for step, name in case.study.replicates() if step == case.last and name.rstrip("0123456789") == level]
+    return [case.profiles_at(case.last, name) for name in names]
+
+
+def test_the_nulls_of_the_number_of_carriers(case):
+    own, noise = replicates_at_end(case, LEVELS[case.config.sae.init]), case.config.noise
+    assert len(own) == 2
+    frequencies = {
+        h: lh.lifehistory.rematch_frequencies(case.final[h], [one[h] for one in own], **case.alike) for h in HOOKS
+    }
+    frozen = lh.lifehistory.frozen_null(
+        frequencies,
+        n_snapshots=3,
+        min_snapshots=case.carriers.min_snapshots,
+        n_draws=noise.frozen_draws,
+        seed=case.seed,
+    ).draws
+    unrelated = lh.lifehistory.unrelated_null(
+        case.profiles, **case.traced, **case.rule, n_draws=noise.unrelated_draws, seed=case.seed
+    ).draws
+    table = case["noise"]["nulls"]
+    assert table["null"].unique().tolist() == ["frozen", "unrelated"]
+    for name, draws in (("frozen", frozen), ("unrelated", unrelated)):
+        found = table[table["null"] == name]
+        assert found["draw"].tolist() == list(range(len(draws)))
+        assert found["carriers"].tolist() == draws.tolist()
+
+
+def test_seed_stable_features_are_found_again_from_all_other_weights(case):
+    others, stable = replicates_at_end(case, "init"), {}
+    for h in HOOKS:
+        found = [set(lh.match_features(case.final[h], one[h], **case.alike).pairs[:, 0].tolist()) for one in others]
+        stable[h] = sorted(set.intersection(*found))
+    assert case["noise"]["stable"] == stable
+    assert all(stable.values())
+
+
+def test_the_noise_of_directions_is_between_two_trainings(case):
+    rows = []
+    for name in ("data1", "init1"):
+        function, direction = [], []
+        for h in HOOKS:
+            match = lh.match_features(case.final[h], case.profiles_at(case.last, name)[h], **case.alike)
+            a = decoder_directions(case.saes(case.last)[h])[match.pairs[:, 0]]
+            b = decoder_directions(case.saes(case.last, name)[h])[match.pairs[:, 1]]
+            function.append(match.similarity)
+            direction.append(torch.cosine_similarity(a, b).numpy())
+        fun, cosine = np.concatenate(function), np.concatenate(direction)
+        rows.append((name[:-1], fun.mean(), cosine.mean(), len(fun)))
+    same(case["noise"]["direction_noise"], pd.DataFrame(rows, columns=["level", "s_fun", "s_dir", "n"]), rtol=1e-5)
+
+
+# ----------------------------------------------------------------------------------- graphs and what they recruit
+
+
+def test_edges_and_roles_are_of_both_graphs_of_every_checkpoint(case):
+    edges, roles = [], []
+    for step in case.steps:
+        found = {}
+        for orientation in ORIENTATIONS:
+            graph = case.graph(step, orientation=orientation)
+            found[orientation] = lh.lifehistory.feature_roles(graph)
+            for parent, child, data in graph.edges(data=True):
+                measures = (data["containment"], data["lift"], data["overlap"])
+                edges.append((step, orientation, *parent, *child, *measures))
+            if step == case.last:
+                stored = case["graphs"][f"graphs/{orientation}"]
+                assert set(stored.edges) == {(f"{a[0]}/{a[1]}", f"{b[0]}/{b[1]}") for a, b in graph.edges}
+                assert set(stored.nodes) == {f"{h}/{f}" for h, f in graph}
+        roles += [(step, h, f, found["container"][h, f], found["depth"][h, f]) for h, f in found["container"]]
+    names = ["step", "orientation", "source_hook", "source_feature", "target_hook", "target_feature"]
+    same(case["graphs"]["edges"], pd.DataFrame(edges, columns=[*names, "containment", "lift", "overlap"]))
+    columns = ["step", "hook_name", "feature", "role_container", "role_depth"]
+    expected = pd.DataFrame(roles, columns=columns)
+    same(case["graphs"]["roles"], expected)
+    assert (expected["role_container"] != expected["role_depth"]).any()
+
+
+def test_what_carriers_recruit_stands_beside_its_nulls(case):
+    thresholds, equals, sets = case.config.containment, case.config.equals, case.config.control_sets
+    rows = []
+    for step in case.steps:
+        carriers = case.carriers.at(step)
+        n_carriers = sum(len(f) for f in carriers.values())
+        least = {"min_rate": case.config.alive.min_rate, "min_firings": thresholds.min_firings}
+        able = can_be_parents(case.profiles_at(step), carriers, thresholds.min_lift, **least)
+        for orientation in ORIENTATIONS:
+            graph = case.graph(step, orientation=orientation)
+            roles = list(lh.lifehistory.feature_roles(graph).values())
+            row = {"step": step, "orientation": orientation, "n_nodes": len(roles), "n_edges": graph.number_of_edges()}
+            row |= {f"n_{role}": roles.count(role) for role in ("root", "mid", "leaf", "isolated")}
+            row |= {"n_carriers": n_carriers, "n_can_be_parents": able}
+            if any((h, f) in graph for h, features in carriers.items() for f in features):
+                null = lh.lifehistory.recruitment_null(
+                    graph,
+                    carriers,
+                    n_draws=sets.n_draws,
+                    n_rewired=sets.n_rewired,
+                    n_nearest=equals.n_nearest,
+                    caliper=equals.caliper,
+                    max_unmatched=equals.max_unmatched,
+                    seed=case.seed,
+                )
+                fraction = partial(lh.lifehistory.recruited_fraction, graph, carriers)
+                row |= {"recruited": fraction(), "recruited_direct": fraction(direct=True)}
+                row |= {"recruited_with_carriers": fraction(count_carriers=True), "null_mean": null.mean}
+                row |= {"null_low": null.low, "null_high": null.high, "rewired_mean": null.rewired_mean, "p": null.p}
+            rows.append(row)
+    same(case["recruitment"]["dag"], pd.DataFrame(rows))
+    assert any("p" in row for row in rows)
+
+
+# -------------------------------------------------------------------------------------------------- ablations
+
+
+def test_single_features_are_drawn_by_role_and_among_the_carriers(case):
+    sampling, roles = case.config.sampling, lh.lifehistory.feature_roles(case.graph(case.last))
+    carriers = [(h, f) for h, features in case.carriers.at(case.last).items() for f in features]
+    rng = np.random.default_rng(derive_seed(case.seed, 19))
+    chosen = {carriers[i] for i in rng.permutation(len(carriers))[: sampling.single_carriers]}
+    drawn = set()
+    for role in sorted(set(roles.values())):
+        nodes = [node for node, its in roles.items() if its == role]
+        drawn |= {nodes[i] for i in rng.permutation(len(nodes))[: sampling.singles_per_role]}
+    features = {h: sorted(f for name, f in chosen | drawn if name == h) for h in HOOKS}
+    model, saes = case.model(case.last), case.saes(case.last)
+    table = lh.lifehistory.single_ablation(model, saes, features, case.scored)
+    nodes = list(zip(table["hook_name"], table["feature"], strict=True))
+    table["role"] = [roles.get(node, np.nan) for node in nodes]
+    table["sampled"] = [node in drawn for node in nodes]
+    table["carrier"] = [node in set(carriers) for node in nodes]
+    same(case["singles"]["single"], table, rtol=MODEL)
+    assert 0 < table["carrier"].sum() < len(table)
+    assert 0 < table["sampled"].sum() < len(table)
+
+
+def test_the_parts_of_the_joint_load(case):
+    carriers, held = case.carriers.at(case.last), case["singles"]
+    every = sum(len(f) for f in carriers.values()) <= case.config.sampling.single_carriers
+    single = held["single"]
+    expected = lh.lifehistory.ablation_parts(
+        case.model(case.last),
+        case.saes(case.last),
+        carriers,
+        case.final,
+        case.scored,
+        single=single[single["carrier"]] if every else None,
+        seed=case.seed,
+    )
+    same(held["ablation_parts"], expected, rtol=MODEL)
+    cost = expected.set_index("part")["delta_ce"]
+    assert cost["joint"] == pytest.approx(case.cost(carriers))
+    for h in HOOKS:
+        assert cost[h] == pytest.approx(case.cost({h: carriers[h]}))
+
+
+def test_the_regression_of_loads(case):
+    expected = lh.lifehistory.ablation_regression(
+        case.model(case.last),
+        case.saes(case.last),
+        case.carriers.at(case.last),
+        case.final,
+        case.scored,
+        n_sets=case.config.sampling.regression_sets,
+        **case.alive,
+        seed=case.seed,
+    )
+    same(case["singles"]["ablation_regression"], expected, rtol=1e-5)
+
+
+def test_the_joint_load_stands_beside_each_kind_of_controls(case):
+    equals, carriers = case.config.equals, case.carriers.at(case.last)
+    streams = {"count": 0, "rate": 1, "mass": 2}
+    for kind in case.config.control_sets.controls:
+        found = lh.joint_ablation(
+            case.model(case.last),
+            case.saes(case.last),
+            carriers,
+            case.final,
+            case.scored,
+            controls=(kind,),
+            graph=case.graph(case.last) if kind == "count" else None,
+            among={"stable": case["noise"]["stable"]} if kind == "mass" else None,
+            n_draws=case.config.control_sets.n_draws,
+            n_nearest=equals.n_nearest,
+            caliper=equals.caliper,
+            max_unmatched=equals.max_unmatched,
+            max_smd=equals.max_smd,
+            max_p=case.config.verdicts.level,
+            **case.alive,
+            seed=derive_seed(case.seed, 17, streams[kind]) % 2**31,
+        )
+        assert found.delta_ce == pytest.approx(case.cost(carriers))
+        same(case[f"load/{kind}"]["load"], found.controls, rtol=MODEL)
+        whole = {
+            "delta_ce": found.delta_ce,
+            "delta_low": found.delta_ce_interval[0],
+            "delta_high": found.delta_ce_interval[1],
+            "base_ce": case[f"profiles/step{case.last}"]["checkpoint"]["base_ce"],
+            "n_scored": case.scored.n_scored,
+        }
+        same(case[f"load/{kind}"]["load_summary"], found.balance.assign(**whole), rtol=MODEL)
+        parts = {"count": ["count", "count_root", "count_mid", "count_leaf"], "mass": ["mass", "stable"]}
+        assert found.balance["kind"].tolist() == parts.get(kind, [kind])
+        assert whole["delta_low"] < whole["delta_ce"] < whole["delta_high"]
+
+
+# ---------------------------------------------------------------------------------------------------- content
+
+
+def classes_of(case: Case) -> dict[tuple[int, str], Any]:
+    n = int(case.test.ids.max()) + 1
+    infrastructure = vocabulary_classes(case.study.series.tokenizer, n)
+    share = case.config.verdicts.min_mass_share
+    return {
+        key: lh.lifehistory.content_classes(profile, infrastructure, min_mass_share=share)
+        for key, profile in case.profiles.items()
+    }
+
+
+def test_content_classes_are_of_all_alive_features(case):
+    found, classes = case["content"]["classes"], classes_of(case)
+    rows = [(s, h, f, classes[s, h][f]) for (s, h), alive in case.lineages.alive.items() for f in alive.tolist()]
+    same(found, pd.DataFrame(rows, columns=["step", "hook_name", "feature", "content"]))
+    assert found["content"].nunique() == 2
+
+
+def test_contexts_are_of_the_carriers_at_the_end(case):
+    sampling, tokenizer = case.config.sampling, case.study.series.tokenizer
+    shown = [
+        lh.top_contexts(case.final[h], case.test, features, tokenizer, n=sampling.contexts, window=sampling.window)
+        for h, features in case.carriers.at(case.last).items()
+    ]
+    same(case["content"]["contexts"], pd.concat(shown))
+
+
+def test_a_classs_load_stands_beside_equal_masses_of_the_other(case):
+    classes, carriers = classes_of(case), case.carriers.at(case.last)
+    alive = {h: case.lineages.alive[case.last, h].tolist() for h in HOOKS}
+    graph, marked = case.graph(case.last), {(h, f) for h, features in carriers.items() for f in features}
+    below = {node for seed in marked if seed in graph for node in nx.descendants(graph, seed)} - marked
+    rows, n_compared = [], 0
+    for name in ("infrastructure", "legible"):
+
+        def of(chosen: dict[str, list[int]], wanted: bool, name: str = name) -> dict[str, list[int]]:
+            return {h: [f for f in fs if (classes[case.last, h][f] == name) == wanted] for h, fs in chosen.items()}
+
+        mine, n = of(carriers, True), sum(map(len, of(alive, True).values()))
+        count = sum(map(len, mine.values()))
+        draws = draw_controls(
+            case.final,
+            mine,
+            kind="mass",
+            among=of(alive, False),
+            n_draws=case.config.sampling.content_draws,
+            n_nearest=case.config.equals.n_nearest,
+            caliper=case.config.equals.caliper,
+            **case.alive,
+            seed=case.seed,
+        )
+        fair = count > 0 and np.mean([d.unmatched_share for d in draws]) <= case.config.equals.max_unmatched
+        kept = [d for d in draws if fair and any(d.controls.values())]
+        own, null = (np.array([case.cost(getattr(d, side)) for d in kept]) for side in ("carriers", "controls"))
+        low, high = np.quantile(null, [0.025, 0.975]) if kept else (np.nan, np.nan)
+        n_compared += len(kept)
+        rows.append(
+            {
+                "content": name,
+                "n": n,
+                "n_carriers": count,
+                "share_of_alive": n / sum(map(len, alive.values())),
+                "share_of_carriers": count / len(marked),
+                "joint_load": case.cost(mine) if count else np.nan,
+                "compared_load": own.mean() if kept else np.nan,
+                "null_load_mean": null.mean() if kept else np.nan,
+                "null_load_low": low,
+                "null_load_high": high,
+                "null_draws": len(kept),
+                "p": (1 + (null >= own).sum()) / (len(kept) + 1) if kept else np.nan,
+                "share_of_descendants": sum(classes[case.last, h][f] == name for h, f in below) / len(below),
+            }
+        )
+    same(case["content"]["content"], pd.DataFrame(rows), rtol=MODEL)
+    assert n_compared > 0
+
+
+# ----------------------------------------------------------------------------------------- sweeps and forecasts
+
+
+def test_sweeps_change_one_setting_each(case):
+    def count(of: Any = None, **changed: Any) -> int:
+        traced = lh.trace_lineages(case.profiles if of is None else of, **{**case.traced, **changed})
+        return len(traced.carriers(**case.rule))
+
+    n, ids = case.config.sampling.frequent_ids, case.test.row_tokens
+    ranked = sorted(range(int(ids.max()) + 1), key=lambda i: -int((ids == i).sum()))
+    rare = {key: profile.select_rows(~np.isin(ids, ranked[:n])) for key, profile in case.profiles.items()}
+    order = [case.steps[i] for i in np.random.default_rng(case.seed).permutation(len(case.steps))]
+    assert order != list(case.steps)
+    mixed = {(s, h): case.profiles[other, h] for s, other in zip(case.steps, order, strict=True) for h in HOOKS}
+    first, last = (case.final[h] for h in HOOKS)
+    rows = [
+        ("all at their defaults", "", "carriers", len(case.carriers)),
+        *(("min_similarity", str(v), "carriers", count(min_similarity=v)) for v in (0.3, 0.4, 0.6, 0.7)),
+        ("min_rate", "0.0001", "carriers", count(min_rate=0.0001, min_count=5)),
+        ("min_rate", "0.01", "carriers", count(min_rate=0.01, min_count=500)),
+        ("method", "dense", "carriers", count(method="dense")),
+        ("transformed band", "0.2", "carriers", count(transformed=0.2)),
+        ("max_gap", "1", "carriers", count(max_gap=1)),
+        (f"without the {n} most frequent ids", "", "carriers", count(rare)),
+        *(
+            ("min_containment", str(v), "edges", case.graph(case.last, min_containment=v).number_of_edges())
+            for v in (0.5, 0.7, 0.8, 0.9, 0.95)
+        ),
+        *(("min_lift", str(v), "edges", case.graph(case.last, min_lift=v).number_of_edges()) for v in (1.5, 2.0, 5.0)),
+        ("checkpoint order shuffled", "", "carriers", count(mixed)),
+        ("rows shuffled", "", "match rate", lh.match_features(first, first.permuted(case.seed), **case.alike).rate),
+        ("another layer", "", "match rate", lh.match_features(first, last, **case.alike).rate),
+    ]
+    same(case["sweeps"]["sweeps"], pd.DataFrame(rows, columns=["parameter", "value", "quantity", "result"]))
+
+
+def onset_of(case: Case) -> dict[str, Any]:
+    return {"onset": case.config.forecast.onset, "onset_share": case.config.forecast.onset_share}
+
+
+def test_the_forecast_is_from_the_onset_by_the_studys_settings(case):
+    forecast = case.config.forecast
+    found = lh.predict_carriers(
+        case.profiles,
+        case.lineages,
+        case.carriers,
+        saes=case.all_saes,
+        **onset_of(case),
+        min_lift=case.config.containment.min_lift,
+        min_positives=forecast.min_positives,
+        n_folds=forecast.n_folds,
+        n_repeats=forecast.n_repeats,
+        n_permutations=forecast.n_permutations,
+        inverse_penalty=forecast.inverse_penalty,
+        seed=case.seed,
+    )
+    same(case["forecasts"]["forecast"], found.to_dataframe().assign(onset=found.onset, reason=found.reason or ""))
+    assert found.reason is None
+    assert "decoder geometry" in set(found.baselines["predictor"])
+
+
+def test_function_direction_and_survival(case):
+    held, draws = case["forecasts"], case.config.verdicts.null_draws
+    direction = lh.lifehistory.function_and_direction(
+        case.profiles, case.lineages, case.all_saes, n_draws=draws, seed=case.seed
+    )
+    same(held["direction"], direction, rtol=MODEL)
+    same(held["kaplan_meier"], lh.lifehistory.kaplan_meier(case.lineages))
+    survival = lh.lifehistory.survival_by_entropy(
+        case.profiles, case.lineages, n_groups=case.config.forecast.n_groups, **onset_of(case)
+    )
+    same(held["survival_by_entropy"], survival)
+
+
+# ------------------------------------------------------------------------------------------------------ tables
+
+COPIED = {
+    "lineages": ("lineages",),
+    "noise": ("rematch", "nulls", "direction_noise"),
+    "graphs": ("edges",),
+    "recruitment": ("dag",),
+    "singles": ("ablation_parts", "ablation_regression"),
+    "content": ("contexts",),
+    "sweeps": ("sweeps",),
+    "forecasts": ("forecast", "direction", "survival_by_entropy", "kaplan_meier"),
+}
+
+
+def test_tables_of_stages_are_the_runs(case):
+    made = {"claims", "published", "events", "features", "carriers", "checkpoints", "load", "load_summary", "single"}
+    for stage, names in COPIED.items():
+        for name in names:
+            same(case.run.table(name), case[stage][name])
+    for name in ("load", "load_summary"):
+        kinds = case.config.control_sets.controls
+        same(case.run.table(name), pd.concat([case[f"load/{kind}"][name] for kind in kinds]))
+    copied = {name for names in COPIED.values() for name in names}
+    assert set(case.run.tables) == {*made, *copied, "content"}
+
+
+def test_the_table_of_features(case):
+    lineage = case.lineages.to_dataframe().set_index(["step", "hook_name", "feature"])["lineage"]
+    roles = case["graphs"]["roles"].set_index(["step", "hook_name", "feature"])
+    classes, marked = classes_of(case), set(case.carriers.lineages.tolist())
+    parts = []
+    for (step, h), profile in case.profiles.items():
+        alive = case.lineages.alive[step, h]
+        keys = pd.MultiIndex.from_tuples([(step, h, f) for f in alive.tolist()])
+        its = lineage.reindex(keys).to_numpy()
+        parts.append(
+            pd.DataFrame(
+                {
+                    "step": step,
+                    "hook_name": h,
+                    "feature": alive,
+                    **{n: getattr(profile, n)[alive] for n in ("firing_rate", "count", "entropy", "strength", "mass")},
+                    "vocabulary_entropy": profile.vocabulary_entropy[alive],
+                    "top_token_share": profile.top_token_share()[alive],
+                    "lineage": its,
+                    "carrier": [number in marked for number in its],
+                    "role_container": roles["role_container"].reindex(keys).to_numpy(),
+                    "role_depth": roles["role_depth"].reindex(keys).to_numpy(),
+                    "content": classes[step, h][alive],
+                }
+            )
+        )
+    same(case.run.table("features"), pd.concat(parts))
+
+
+def test_the_table_of_carriers(case):
+    rows, stable = [], case["noise"]["stable"]
+    summary, lineages = case.lineages.summary().set_index("lineage"), case.lineages.to_dataframe()
+    at_end = lineages[lineages["step"] == case.last].set_index(["hook_name", "feature"])["lineage"]
+    roles, classes = lh.lifehistory.feature_roles(case.graph(case.last)), classes_of(case)
+    for h, features in case.carriers.at(case.last).items():
+        profile = case.final[h]
+        for f in features:
+            number = int(at_end[h, f])
+            measures = (profile.firing_rate[f], profile.mass[f], profile.strength[f], profile.entropy[f])
+            rows.append(
+                (number, h, f, summary["birth"][number], summary["n_snapshots"][number], *measures)
+                + (profile.top_token_share()[f], roles.get((h, f)), classes[case.last, h][f], f in stable[h])
+            )
+    names = ["lineage", "hook_name", "feature", "birth", "n_snapshots", "firing_rate", "mass", "strength", "entropy"]
+    expected = pd.DataFrame(rows, columns=[*names, "top_token_share", "role", "content", "seed_stable"])
+    same(case.run.table("carriers"), expected)
+    assert 0 < expected["seed_stable"].sum() < len(expected)
+
+
+def test_the_table_of_checkpoints(case):
+    rows = []
+    for step in case.steps:
+        record = case[f"profiles/step{step}"]["checkpoint"]
+        for h in HOOKS:
+            n_alive = int(case.profiles[step, h].alive(**case.alive).sum())
+            rows.append((step, h, record["base_ce"], record["n_scored"], record["fvu"][h], n_alive))
+    expected = pd.DataFrame(rows, columns=["step", "hook_name", "base_ce", "n_scored", "fvu", "n_alive"])
+    same(case.run.table("checkpoints"), expected)
+
+
+def floor_of(case: Case, h: str, step: int, level: str) -> float:
+    """Of the nearest checkpoint, in decades of steps, that was trained again; 4096 and 128 were."""
+    nearest = min((128, 4096), key=lambda other: abs(np.log10(other + 1) - np.log10(step + 1)))
+    table = case["noise"]["rematch"]
+    rows = table[(table["step"] == nearest) & (table["hook_name"] == h) & (table["level"] == level)]
+    return float(rows["rate"].mean())
+
+
+def test_the_table_of_events(case):
+    table, lineages = case.run.table("events"), case.lineages
+    alike = ["hook_name", "step_from", "step_to", "count", "n_alive", "fraction", "per_step", "per_log_step"]
+    births, deaths = lineages.births(), lineages.deaths()
+    both = deaths.copy()
+    for column in ("count", "fraction", "per_step", "per_log_step"):
+        both[column] = births[column] + deaths[column]
+    for kind, expected in (("birth", births), ("death", deaths), ("both", both)):
+        same(table.loc[table["kind"] == kind, alike], expected[alike])
+    share = case.config.forecast.onset_share
+    assert table["phase"].tolist() == [training_phase(s, case.last, onset_share=share) for s in table["step_to"]]
+    for row in table[table["kind"] == "death"].to_dict("records"):
+        data, init = (floor_of(case, row["hook_name"], row["step_from"], level) for level in ("data", "init"))
+        rate = 1 - row["count"] / len(lineages.alive[row["step_from"], row["hook_name"]])
+        expected = {
+            "match_rate": rate,
+            "floor_data": data,
+            "floor_init": init,
+            "persistence_low": rate / data,
+            "persistence_high": rate / init,
+            "fraction_beyond_noise": data - rate,
+        }
+        assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+
+
+def test_single_features_and_classes_are_joined(case):
+    classes = classes_of(case)
+    single = case["singles"]["single"]
+    of = [classes[case.last, h][f] for h, f in zip(single["hook_name"], single["feature"], strict=True)]
+    known = [
+        f in case.lineages.alive[case.last, h] for h, f in zip(single["hook_name"], single["feature"], strict=True)
+    ]
+    single["content"] = [one if alive else None for one, alive in zip(of, known, strict=True)]
+    same(case.run.table("single"), single)
+    content = case["content"]["content"]
+    costs = {
+        name: single.loc[single["carrier"] & (single["content"] == name), "per_token"] for name in content["content"]
+    }
+    content["single_load"] = [costs[name].mean() if len(costs[name]) else np.nan for name in content["content"]]
+    content["n_single"] = [len(costs[name]) or np.nan for name in content["content"]]
+    same(case.run.table("content"), content, rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------ claims
+
+
+def says(case: Case, claim_id: str, **expected: Any) -> None:
+    """The claim has these figures, and none where nothing is said."""
+    row = case.claim(claim_id)
+    wanted = {**dict.fromkeys(("null", "low", "high", "p"), np.nan), **expected}
+    numbers = {name: row[name] for name in wanted if name != "verdict"}
+    assert numbers == pytest.approx({n: v for n, v in wanted.items() if n != "verdict"}, rel=1e-9, nan_ok=True), (
+        claim_id
+    )
+    assert row["verdict"] == wanted["verdict"], claim_id
+
+
+def verdict(beyond: Any) -> str:
+    return "beyond" if beyond else "within"
+
+
+def spread(draws: Any) -> dict[str, float]:
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return {"null": float(np.mean(draws)), "low": low, "high": high}
+
+
+def p_of(case: Case, claim_id: str, observed: float, draws: np.ndarray) -> float:
+    """The claim's p, which is that of these draws; the last bits of equal sums decide on ties."""
+    near = np.abs(draws - observed) < 1e-9
+    above, p = (draws[~near] > observed).sum(), case.claim(claim_id)["p"]
+    assert (1 + above) / (len(draws) + 1) - 1e-12 <= p <= (1 + above + near.sum()) / (len(draws) + 1) + 1e-12
+    return p
+
+
+def test_every_claim_is_looked_at_here(case):
+    ends = ["chance", "frozen"]
+    wanted = {*(f"carriers.{end}" for end in ends), "carriers.present_at_onset", "events.early_rate"}
+    wanted |= {f"features.change.{a}_{b}" for a, b in zip(case.steps, case.steps[1:], strict=False)}
+    wanted |= {f"load.{kind}" for kind in case.run.table("load_summary")["kind"]}
+    parts = set(case.run.table("ablation_parts")["part"]) - {"joint", *HOOKS}
+    wanted |= {f"load.joint_against.{part.replace(' ', '_')}" for part in parts} | {"load.regression", "single.roles"}
+    wanted |= {"recruitment.container", "recruitment.depth", "forecast.labels", "forecast.rate"}
+    wanted |= {"direction.function_first", "survival.entropy", "content.infrastructure", "content.legible"}
+    assert set(case.run.claims["id"]) == wanted
+    assert case.run.claims["claim"].is_unique
+
+
+def test_claims_on_the_number_of_carriers(case):
+    level, nulls = case.config.verdicts.level, case["noise"]["nulls"]
+    n, count = sum(len(case.lineages.alive[case.last, h]) for h in HOOKS), len(case.carriers)
+    unrelated = nulls.loc[nulls["null"] == "unrelated", "carriers"]
+    says(case, "carriers.chance", observed=count, n=n, verdict=verdict(count > unrelated.max()), **spread(unrelated))
+    frozen = nulls.loc[nulls["null"] == "frozen", "carriers"]
+    p = min(
+        1, 2 * min((1 + (frozen >= count).sum()) / (len(frozen) + 1), (1 + (frozen <= count).sum()) / (len(frozen) + 1))
+    )
+    says(case, "carriers.frozen", observed=count, n=n, p=p, verdict=verdict(p <= level), **spread(frozen))
+
+
+def test_the_claim_on_carriers_at_the_onset(case):
+    onset = case.config.forecast.onset
+    onset = onset_step(case.steps, onset_share=case.config.forecast.onset_share) if onset is None else onset
+    table = case.lineages.to_dataframe()
+    there, end = (set(table.loc[table["step"] == step, "lineage"]) for step in (onset, case.last))
+    carriers = set(case.carriers.lineages.tolist())
+    observed, null = len(carriers & there) / len(carriers), len(end & there) / len(end)
+    says(case, "carriers.present_at_onset", observed=observed, null=null, n=len(carriers), verdict="not testable")
+    assert f"step {onset};" in case.claim("carriers.present_at_onset")["note"]
+
+
+def test_claims_that_draw_do_so_from_the_studys_seed(case):
+    """Early rate, change between checkpoints and roles, in the order in which they draw."""
+    verdicts, rng = case.config.verdicts, np.random.default_rng(case.seed)
+    transitions = list(zip(case.steps, case.steps[1:], strict=False))
+    ends, tables = case.lineages.summary(), (case.lineages.births(), case.lineages.deaths())
+    counts = np.array([sum(t.loc[t["step_to"] == end, "count"].sum() for t in tables) for _, end in transitions])
+    length = np.array([end - start for start, end in transitions])
+    early = np.array([end <= max(verdicts.early_share * case.last, case.steps[1]) for _, end in transitions])
+
+    def ratio(events: Any) -> float:
+        return (events[early].sum() / length[early].sum()) / (events[~early].sum() / length[~early].sum())
+
+    each = np.array(
+        [[(b == end) + (d == end) for _, end in transitions] for b, d in zip(ends["birth"], ends["death"], strict=True)]
+    )
+    weights = rng.multinomial(len(ends), np.full(len(ends), 1 / len(ends)), size=verdicts.null_draws)
+    low, high = np.quantile([ratio(w @ each) for w in weights], [0.025, 0.975])
+    null = ratio(np.ones(len(length)))
+    says(case, "events.early_rate", observed=ratio(counts), null=null, n=counts.sum(), verdict=verdict(low > null))
+    assert f"95 % interval {low:.1f} to {high:.1f} over lineages" in case.claim("events.early_rate")["note"]
+
+    level = "init" if case.config.sae.init == "independent" else "data"
+    for start, end in transitions:
+        sizes = np.array([len(case.lineages.alive[start, h]) for h in HOOKS])
+        died = tables[1].query("step_from == @start")["count"].sum()
+        floors = np.array([floor_of(case, h, start, level) for h in HOOKS])
+        matched = rng.binomial(sizes, floors, size=(verdicts.null_draws, len(HOOKS))).sum(axis=1)
+        draws, observed = 1 - matched / sizes.sum(), died / sizes.sum()
+        claim_id = f"features.change.{start}_{end}"
+        p = p_of(case, claim_id, observed, draws)
+        decided = verdict(p <= verdicts.level)
+        says(case, claim_id, observed=observed, n=sizes.sum(), p=p, verdict=decided, **spread(draws))
+
+    single = case.run.table("single")
+    single = single[single["sampled"] & single["role"].isin(["root", "mid", "leaf"])].dropna(subset=["per_firing"])
+    rank, layer = single["per_firing"].rank().to_numpy(), single["hook_name"].to_numpy()
+
+    def epsilon(roles: Any) -> float:
+        means = pd.Series(rank).groupby(roles).transform("mean").to_numpy()
+        return float(np.square(means - rank.mean()).sum() / np.square(rank - rank.mean()).sum())
+
+    draws = []
+    for _ in range(verdicts.null_draws):
+        roles = single["role"].to_numpy(dtype=object).copy()
+        for h in sorted(HOOKS):
+            roles[layer == h] = rng.permutation(roles[layer == h])
+        draws.append(epsilon(roles))
+    observed = epsilon(single["role"].to_numpy())
+    assert observed == pytest.approx(lh.lifehistory.compare_roles(single)["epsilon_squared"])
+    p = p_of(case, "single.roles", observed, np.array(draws))
+    decided = verdict(p <= verdicts.level)
+    says(case, "single.roles", observed=observed, n=len(single), p=p, verdict=decided, **spread(draws))
+
+
+def test_claims_on_loads_are_the_loads(case):
+    summary = case.run.table("load_summary")
+    for row in summary.to_dict("records"):
+        compared = row["n_draws"] > 0
+        figures = {"null": row["control_mean"], "low": row["low"], "high": row["high"], "p": row["p"]}
+        observed, n = row["carriers"] if compared else row["delta_ce"], case.scored.n_scored
+        decided = verdict(row["p"] <= case.config.verdicts.level) if compared else "not testable"
+        says(case, f"load.{row['kind']}", observed=observed, n=n, verdict=decided, **figures)
+    cost = case.run.table("ablation_parts").set_index("part")["delta_ce"]
+    n = sum(map(len, case.carriers.at(case.last).values()))
+    for part in set(cost.index) - {"joint", *HOOKS}:
+        name = f"load.joint_against.{part.replace(' ', '_')}"
+        says(case, name, observed=cost["joint"], null=cost[part], n=n, verdict="not testable")
+    line = case.run.table("ablation_regression").set_index("term").loc["carriers"]
+    n, beyond = case.config.sampling.regression_sets, verdict(line["low"] > 0)
+    says(case, "load.regression", observed=line["coefficient"], null=0.0, n=n, verdict=beyond)
+
+
+def test_claims_on_recruitment_are_of_the_last_checkpoint(case):
+    dag = case.run.table("dag").query("step == @case.last").set_index("orientation")
+    for orientation in ORIENTATIONS:
+        row = dag.loc[orientation]
+        figures = {"null": row["null_mean"], "low": row["null_low"], "high": row["null_high"], "p": row["p"]}
+        testable = np.isfinite(row["p"])
+        decided = verdict(row["p"] <= case.config.verdicts.level) if testable else "not testable"
+        figures = figures if testable else {}
+        says(
+            case, f"recruitment.{orientation}", observed=row["recruited"], n=row["n_nodes"], verdict=decided, **figures
+        )
+
+
+def test_claims_on_the_forecast(case):
+    table = case.run.table("forecast").set_index("predictor")
+    own, labels, rate = table.iloc[0], table.loc["label permutation"], table.loc["log firing rate"]
+    for name, rival, beyond in (
+        ("labels", labels, own["auc"] > labels["high"]),
+        ("rate", rate, rate["gain_low"] > 0),
+    ):
+        figures = {"null": rival["auc"], "low": rival["low"], "high": rival["high"], "n": own["n"]}
+        says(case, f"forecast.{name}", observed=own["auc"], verdict=verdict(beyond), **figures)
+
+
+def test_the_claim_on_function_and_direction(case):
+    table = case.run.table("direction")
+    early = table[(table["step"] < case.last) & (table["n"] >= case.config.verdicts.min_lineages)]
+    row, level = early.iloc[0], "init" if case.config.sae.init == "independent" else "data"
+    noise = case.run.table("direction_noise").set_index("level").loc[level]
+    null, low = noise["s_fun"] - noise["s_dir"], row["s_fun_low"] - row["s_dir_high"]
+    observed = row["s_fun"] - row["s_dir"]
+    says(case, "direction.function_first", observed=observed, null=null, n=row["n"], verdict=verdict(low > null))
+
+
+def test_the_claim_on_survival(case):
+    table = case.run.table("survival_by_entropy")
+    low, high = table.iloc[0], table.iloc[-1]
+    null = high["survival_by_rate"] - low["survival_by_rate"]
+    beyond = verdict(high["low"] - low["high"] > null)
+    n = table["n"].sum()
+    says(case, "survival.entropy", observed=high["survival"] - low["survival"], null=null, n=n, verdict=beyond)
+
+
+def test_claims_on_content(case):
+    for row in case.run.table("content").to_dict("records"):
+        claim_id, n = f"content.{row['content']}", row["n_carriers"]
+        if row["null_draws"] == 0:
+            says(case, claim_id, observed=row["joint_load"], n=n, verdict="not testable")
+            continue
+        bounds = {"null": row["null_load_mean"], "low": row["null_load_low"], "high": row["null_load_high"]}
+        decided = verdict(row["p"] <= case.config.verdicts.level)
+        says(case, claim_id, observed=row["compared_load"], n=n, p=row["p"], verdict=decided, **bounds)
+
+
+def test_published_figures_are_found_by_the_ids_of_claims(case):
+    tables = {name: case.run.table(name) for name in case.run.tables if name != "published"}
+    reworded = tables["claims"].assign(claim="something else", note="")
+    expected = published_table({**tables, "claims": reworded.iloc[::-1]}, case.lineages, case.carriers)
+    same(case.run.table("published"), expected)
+    ours = expected["ours"].tolist()
+    assert ours[0] == str(len(case.carriers))
+    assert ours[1] == f"{case.claim('events.early_rate')['observed']:.2f}x"
+    assert ours[2] == f"{100 * case.claim('carriers.present_at_onset')['observed']:.2f} %"
+    assert ours[4] == f"{case.cost(case.carriers.at(case.last)):.2f}"
+    assert ours[5] == f"epsilon squared {case.claim('single.roles')['observed']:.2f}"
+    assert ours[8] == f"{100 * case.claim('recruitment.container')['observed']:.2f} %"
+
+
+# ----------------------------------------------------------------------------------------------- configuration
+
+
+def test_the_stored_configuration_is_whole(case):
+    stored = case.run.study["config"]
+    assert {(section, name) for section, values in stored.items() for name in values} == {
+        (section, one.name) for section, one in options(LifeHistoryConfig)
+    }
+    assert from_sections(LifeHistoryConfig, stored) == case.config
+    assert case.run.study["seed"] == case.seed
+    assert case.run.study["hook_names"] == list(HOOKS)
+    assert case.run.study["steps"] == list(case.steps)
+
+
+def test_no_setting_of_the_trained_run_is_at_its_default():
+    fields = {one.name: one.default for _, one in options(LifeHistoryConfig)}
+    assert {name for name in fields if TRAINED.get(name, fields[name]) == fields[name]} == {"onset"}
+
+
+TRAININGS = {
+    *(f"saes/step{step}" for step in STEPS),
+    *(f"replicates/{name}/step{step}" for name in ("data1", "init1") for step in (128, 4096)),
+    *(f"replicates/warm{i}/step4096" for i in (1, 2)),
+}
+PROFILES = {f"profiles/step{step}" for step in STEPS}
+LOADS = {"load/mass", "load/count"}
+# Every setting, another value, and the leftmost stages that it decides. What needs these follows; nothing else does.
+DECIDES: dict[str, tuple[Any, set[str]]] = {
+    "d_sae": (32, TRAININGS),
+    "k": (6, TRAININGS),
+    "training_tokens": (1900, TRAININGS),
+    "init": ("shared", TRAININGS - {f"replicates/warm{i}/step4096" for i in (1, 2)}),
+    "firing_threshold": (0.1, PROFILES),
+    "min_rate": (0.004, {"lineages", "graphs", "sweeps"}),
+    "min_count": (210, {"lineages", "graphs", "sweeps"}),
+    "min_similarity": (0.5, {"lineages", "sweeps"}),
+    "method": ("gated", {"lineages", "sweeps"}),
+    "transformed": (None, {"lineages", "sweeps"}),
+    "max_gap": (0, {"lineages", "sweeps"}),
+    "min_snapshots": (2, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
+    "min_share": (0.5, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
+    "consecutive": (True, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
+    "alive_at_end": (True, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
+    "min_containment": (0.8, {"graphs", "sweeps", "forecasts"}),
+    "min_firings": (100, {"graphs", "sweeps", "forecasts"}),
+    "min_lift": (2.0, {"graphs", "sweeps", "forecasts"}),
+    "max_p": (1e-5, {"graphs", "sweeps", "forecasts"}),
+    "noise_steps": ((1024, 4096), {"profiles/step128", "profiles/step1024", "noise"}),
+    "n_frozen": (3, {"profiles/step4096", "noise"}),
+    "frozen_draws": (90, {"noise"}),
+    "unrelated_draws": (4, {"noise"}),
+    "controls": (("mass", "count", "rate"), {"tables"}),
+    "n_draws": (5, {"recruitment", *LOADS}),
+    "n_rewired": (4, {"recruitment"}),
+    "n_nearest": (5, {"recruitment", "content", *LOADS}),
+    "caliper": (0.5, {"recruitment", "content", *LOADS}),
+    "max_unmatched": (0.2, {"recruitment", "content", *LOADS}),
+    "max_smd": (1.0, {"recruitment", "content", *LOADS}),
+    "load_tokens": (500, PROFILES),
+    "singles_per_role": (4, {"singles"}),
+    "single_carriers": (9, {"singles"}),
+    "regression_sets": (8, {"singles"}),
+    "content_draws": (5, {"content"}),
+    "contexts": (3, {"content"}),
+    "window": (8, {"content"}),
+    "frequent_ids": (10, {"sweeps"}),
+    "onset": (128, {"forecasts"}),
+    "onset_share": (0.1, {"forecasts"}),
+    "min_positives": (5, {"forecasts"}),
+    "n_folds": (4, {"forecasts"}),
+    "n_repeats": (4, {"forecasts"}),
+    "n_permutations": (7, {"forecasts"}),
+    "inverse_penalty": (0.4, {"forecasts"}),
+    "n_groups": (5, {"forecasts"}),
+    "level": (0.2, {*LOADS}),
+    "null_draws": (130, {"forecasts"}),
+    "early_share": (0.2, {"tables"}),
+    "min_lineages": (5, {"tables"}),
+    "min_mass_share": (0.4, {"content"}),
+}
+
+
+def planned(**changes: Any) -> dict[str, Planned]:
+    study = trained_study(**changes)
+    keys = {split: tokens.key for split, tokens in study.texts().items()}
+    return {one.stage.name: one for one in plan(study.stages(), None, study.series, keys, threads=1)}
+
+
+def all_that_need(names: set[str], stages: dict[str, Planned]) -> set[str]:
+    found = set(names)
+    for name, one in stages.items():  # each stands after those that it needs
+        if found & set(one.stage.needs):
+            found.add(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> dict[str, Planned]:
+    return planned()
+
+
+def test_every_setting_is_in_the_table():
+    assert set(DECIDES) == {one.name for _, one in options(LifeHistoryConfig)}
+
+
+@pytest.mark.parametrize("name", DECIDES)
+def test_a_setting_decides_its_stages_and_what_needs_them(unchanged, name: str):
+    value, leftmost = DECIDES[name]
+    changed = planned(**{name: value})
+    kept = unchanged.keys() & changed.keys()
+    differing = {one for one in kept if unchanged[one].key != changed[one].key}
+    assert differing == all_that_need(leftmost, unchanged) & kept
+    for one in leftmost & kept:
+        assert unchanged[one].decided_by["params"] != changed[one].decided_by["params"]
+    new = changed.keys() - unchanged.keys()
+    assert bool(new) == (name in ("noise_steps", "n_frozen", "controls", "init"))
+
+
+def test_the_seed_decides_all_that_draws(unchanged):
+    changed = planned(seed=SEED + 1)
+    differing = {name for name in unchanged if unchanged[name].key != changed[name].key}
+    assert differing == all_that_need(TRAININGS, unchanged)
+    own = {name for name in unchanged if unchanged[name].decided_by["params"] != changed[name].decided_by["params"]}
+    assert own == {*TRAININGS, "noise", "recruitment", "singles", *LOADS, "content", "sweeps", "forecasts", "tables"}
+
+
+def test_each_stage_names_the_checkpoints_and_texts_it_reads(unchanged):
+    for name, one in unchanged.items():
+        stage, step = one.stage, name.rpartition("/step")[2]
+        if stage.group:
+            assert stage.group == f"step{step}"
+            assert stage.steps == (int(step),)
+        else:
+            ablates = name in ("singles", "content", *LOADS)
+            assert stage.steps == ((4096,) if ablates else ())
+        kind = name.partition("/")[0]
+        wanted = {"check": (), "saes": ("train",), "replicates": ("train",)}.get(kind, ("test",))
+        assert stage.texts == wanted
+
+
+def test_every_control_kind_has_a_stream_of_its_own():
+    streams = [CONTROLS[kind].stream for kind in CONTROLS]
+    assert len(set(streams)) == len(streams)
