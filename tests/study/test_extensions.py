@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from own_entries import ENTRIES, registered
+from own_family import ToyAdapter
 from small import small_study
 from small_masks import small_masks
 from typer.testing import CliRunner
 
 import tl_lifehist as lh
+from tl_lifehist.checkpoints.pocket import pocket_path
 from tl_lifehist.cli import app
 from tl_lifehist.dry_run import plan_study
 from tl_lifehist.errors import InputError
@@ -41,15 +46,17 @@ def own() -> Iterator[None]:
 
 
 def test_a_control_and_a_section_of_ones_own(tmp_path, saelens):
-    series = lh.CheckpointSeries.pocket().subset([0, 4096])
-    study = small_study(series=series, noise_steps=(4096,), controls=("mass", "entropy"), **SMALL)
+    series = lh.CheckpointSeries.pocket().subset([0, 512, 4096])
+    testable = {"max_unmatched": 1.0, "max_smd": 99.0, "noise_steps": (4096,), "n_frozen": 1}
+    study = small_study(series=series, controls=("mass", "entropy"), **testable, **SMALL)
     assert "load/entropy" in {one.stage.name for one in plan_study(study).stages}
     run = study.run(tmp_path / "run")
     assert "entropy" in set(run.table("load_summary")["kind"])
     claims = run.claims.set_index("id")["claim"]
     assert claims["load.entropy"] == "removing the carriers costs more than removing as many features of equal entropy"
     page = run.report().read_text()
-    assert "A section of one's own" in page or "A section of one&#39;s own" in page
+    assert '<section id="mine">' in page
+    assert "My text." in page
     assert "same entropy" in page
 
 
@@ -69,6 +76,18 @@ def test_a_decomposition_and_a_target_of_ones_own_here_and_in_workers(tmp_path):
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         there = study.run(tmp_path / "there", executor=pool)
     pd.testing.assert_frame_equal(there.table("evaluation"), evaluation, check_exact=True)
+
+
+def test_a_model_family_of_ones_own(tmp_path, pocket_series):
+    for step in (0, 4096):
+        folder = shutil.copytree(pocket_path() / f"step{step}", tmp_path / f"step{step}")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ToyForCausalLM"]}))
+    series = lh.CheckpointSeries.from_directory(tmp_path)
+    model = series.load(4096)
+    assert isinstance(model.adapter, ToyAdapter)
+    tokens = lh.TokenSet.pocket("test")[:2]
+    torch.testing.assert_close(model(tokens.ids), pocket_series.load(4096)(tokens.ids))
 
 
 def test_the_help_names_them():

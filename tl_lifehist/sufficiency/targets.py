@@ -156,6 +156,10 @@ class TargetContext:
     transfer_loss: str
 
 
+def _never(transfer_loss: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class TargetKind:
     """A target by its name in `TARGETS`, which is also the order of tables and figures.
@@ -170,7 +174,7 @@ class TargetKind:
     make: Callable[[TargetContext], Target]
     label: str
     colour: str
-    injects: Callable[[str], bool] = lambda transfer_loss: False
+    injects: Callable[[str], bool] = _never
 
 
 TARGETS: Registry[TargetKind] = Registry(
