@@ -47,7 +47,7 @@ def own() -> Iterator[None]:
 
 def test_a_control_and_a_section_of_ones_own(tmp_path, saelens):
     series = lh.CheckpointSeries.pocket().subset([0, 512, 4096])
-    testable = {"max_unmatched": 1.0, "max_smd": 99.0, "noise_steps": (4096,), "n_frozen": 1}
+    testable = {"max_unmatched": 1.0, "max_smd": 99.0, "noise_steps": (4096,), "n_frozen": 2}
     study = small_study(series=series, controls=("mass", "entropy"), **testable, **SMALL)
     assert "load/entropy" in {one.stage.name for one in plan_study(study).stages}
     run = study.run(tmp_path / "run")

@@ -76,7 +76,8 @@ class Noise:
     unrelated_draws: int = option(3, "shuffles of the unrelated null")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "n_frozen", "frozen_draws", "unrelated_draws")
+        _at_least(self, 2, "n_frozen")  # one alone gives no spread
+        _at_least(self, 1, "frozen_draws", "unrelated_draws")
 
 
 @dataclass(frozen=True)

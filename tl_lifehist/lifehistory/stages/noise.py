@@ -48,7 +48,7 @@ def noise(
     other = [profiles for name, profiles in at_end.items() if name.startswith("init")]
     wanted = history.carriers(rule).min_snapshots
     draws: dict[str, np.ndarray] = {}
-    if own:
+    if len(own) > 1:  # one alone gives no spread
         again = {h: levels.rematch_frequencies(history.final[h], [one[h] for one in own], **same) for h in hook_names}
         trained = sum(step > 0 for step in steps)
         draws["frozen"] = levels.frozen_null(
