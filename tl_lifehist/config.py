@@ -50,9 +50,9 @@ def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> 
     Raises:
         InputError: a setting that no section has.
     """
+    if config is not None and not isinstance(config, kind):
+        raise InputError(f"config is a {type(config).__name__}: give a {kind.__name__}, or settings by their names.")
     made: Any = kind() if config is None else config
-    if not isinstance(made, kind):
-        raise InputError(f"config is a {type(made).__name__}: give a {kind.__name__}, or settings by their names.")
     place = {one.name: section for section, one in options(kind)}
     unknown = [name for name in settings if name not in place]
     if unknown:

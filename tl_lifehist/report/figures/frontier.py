@@ -113,7 +113,7 @@ def onset(onset: pd.DataFrame, site: str) -> go.Figure:
             col=1,
         )
     by_step = here.groupby("step")
-    x = [step_label(step) for step in by_step.groups]
+    x = [step_label(int(step)) for step in by_step["onset"].median().index]
     line = {"color": MEASURED, "width": 2.5}
     median = by_step["onset"].median()
     label_ = "step %{x}: %{y:.1%}<extra></extra>"

@@ -228,7 +228,8 @@ def maps(run: RunTables) -> Content:
         if lost.empty:
             points.append(html("<strong>{}</strong>: no downstream mask was scored.", code(site)))
             continue
-        (low_step, low_layer), (high_step, high_layer) = lost.idxmin(), lost.idxmax()
+        places = lost.index.to_list()
+        (low_step, low_layer), (high_step, high_layer) = places[lost.argmin()], places[lost.argmax()]
         points.append(
             html(
                 "<strong>{}</strong>: the downstream mask's lost fraction goes from {} (step {}, block {}) to {} "
