@@ -217,9 +217,10 @@ class Store:
         return self.path / stage if stage == TABLES else self.path / "stages" / stage
 
     def stages(self) -> list[str]:
-        """Names of the stages that have left something."""
+        """Names of the stages that have left something; one that was killed while it wrote has not."""
         root = self.path / "stages"
-        found = [path.parent.relative_to(root).as_posix() for path in root.rglob(MANIFEST)]
+        whole = [path.parent for path in root.rglob(MANIFEST) if not path.parent.name.startswith(_TEMPORARY)]
+        found = [folder.relative_to(root).as_posix() for folder in whole]
         return sorted(found) + [TABLES] * (self.folder(TABLES) / MANIFEST).is_file()
 
     def results(self, stage: str) -> Results:

@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ import tl_lifehist as lh
 from tl_lifehist.cli import app
 from tl_lifehist.errors import InputError
 from tl_lifehist.runs import Run
+from tl_lifehist.stages import Inputs, Stage
 from tl_lifehist.store import Store
 from tl_lifehist.sufficiency.tables import TABLES
 
@@ -286,7 +288,7 @@ def test_default_layers_and_steps():
 
 
 def test_from_the_command_line(tmp_path):
-    sizes = "--methods svd --targets downstream --components 4 --mask-steps 3 --batch-size 4 --seeds 1"
+    sizes = "--methods svd --targets downstream --n-components 4 --mask-steps 3 --batch-size 4 --seeds 0"
     texts = tmp_path / "texts.txt"
     from tl_lifehist.checkpoints.pocket import pocket_texts
 
@@ -372,7 +374,9 @@ def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_
             return real(*args, **kwargs)
 
         monkeypatch.setattr(module, name, record)
-    inputs = GivenTexts(study.texts(), pocket_series)
+    stage = Stage("feature_masks", module.feature_masks, texts=tuple(study.texts()), steps=(4096,))
+    held: dict[Any, Any] = {("text", split): tokens for split, tokens in study.texts().items()}
+    inputs = Inputs(stage, Store(tmp_path), pocket_series, {}, pocket_series.load, held)
     made = module.feature_masks(
         inputs,
         step=4096,
@@ -394,15 +398,3 @@ def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_
     table = made["carriers"]
     assert table["n_alive"].tolist() == [15, 15]
     assert table["n_carriers"].tolist() == [3, 3]
-
-
-class GivenTexts:
-    """What a stage is given, without a store: texts and models."""
-
-    def __init__(self, texts: dict[str, lh.TokenSet], series: lh.CheckpointSeries) -> None:
-        self.text, self.model, self._held = texts.__getitem__, series.load, {}
-
-    def shared(self, key, make):
-        if key not in self._held:
-            self._held[key] = make()
-        return self._held[key]
