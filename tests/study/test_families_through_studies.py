@@ -34,6 +34,7 @@ CHECKPOINTS = {
 }
 HOOKS = ("blocks.1.hook_mlp_out", "blocks.1.hook_resid_post", "blocks.2.hook_resid_post")
 MASKED = families.MASKED_FAMILIES
+QUICK: dict[str, Any] = {"methods": ("svd",), "targets": ("reconstruction",), "n_components": 4, "mask_steps": 2}
 
 
 def tokenizer_for(family: str) -> Any:
@@ -250,11 +251,13 @@ def test_a_copied_branch_and_a_copied_block_are_named_and_stop_both_studies(faul
     series = faulty(fault)
     assert said in str(series.verify())
     draw = torch.Generator().manual_seed(0)
-    drawn = [[" ".join(f"w{i}" for i in torch.randint(4, 64, (18,), generator=draw))] * 2 for _ in range(3)]
+    drawn = [[" ".join(f"w{i}" for i in torch.randint(4, 64, (18,), generator=draw))] * 4 for _ in range(3)]
     train, calibration, test = (lh.TokenSet.from_texts(d, series.tokenizer, context_size=20) for d in drawn)
     studies = {
-        "life": lh.LifeHistoryStudy(series, HOOKS[:1], train=train, test=test),
-        "masks": lh.SufficiencyStudy(series, HOOKS[:1], train=train, calibration=calibration, test=test),
+        "life": lh.LifeHistoryStudy(series, HOOKS[:1], train=train, test=test, d_sae=16, k=2, training_tokens=200),
+        "masks": lh.SufficiencyStudy(
+            series, HOOKS[:1], train=train, calibration=calibration, test=test, **QUICK, translator_steps=1
+        ),
     }
     for name, study in studies.items():
         with pytest.raises(lh.InputError, match=f"(?s)identical weights.*{said}.*allow_duplicates"):
@@ -278,13 +281,12 @@ def test_a_shard_that_every_checkpoint_shares_stops_a_study_unless_it_is_allowed
     hub.repos["faulty/shard"] = branches
     series = lh.CheckpointSeries.from_hub("faulty/shard", device="cpu")
     splits = open_texts(series, texts, ("train", "calibration", "test"), context_size=20)
-    few = {"methods": ("svd",), "targets": ("reconstruction",), "n_components": 4, "mask_steps": 2}
     named = dict(zip(("train", "calibration", "test"), splits, strict=True))
-    study = lh.SufficiencyStudy(series, HOOKS[:1], **named, **few, translator_steps=1)
-    with pytest.raises(lh.InputError, match="(?s)The same at every step: embedding, block 0.*allow_duplicates"):
+    study = lh.SufficiencyStudy(series, HOOKS[:1], **named, **QUICK, translator_steps=1)
+    with pytest.raises(lh.InputError, match="(?s)share the weights of embedding, block 0.*allow_duplicates"):
         study.run(tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "tables").exists()
-    allowed = lh.SufficiencyStudy(series, HOOKS[:1], **named, **few, translator_steps=1, allow_duplicates=True)
+    allowed = lh.SufficiencyStudy(series, HOOKS[:1], **named, **QUICK, translator_steps=1, allow_duplicates=True)
     run = allowed.run(tmp_path / "run", progress=False)
     assert "The same at every step: embedding, block 0" in run.study["integrity"]
     page = run.report().read_text()
