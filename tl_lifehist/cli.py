@@ -254,7 +254,7 @@ def checkpoints(
 
 @app.command()
 def status(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
-    """List the stages of a run: done, missing, damaged or stale. Every file is compared with its checksum."""
+    """List the stages of a run: done, missing, damaged or stale. Their files are compared with their checksums."""
     with clear_errors():
         print_status(run)
 

@@ -15,7 +15,7 @@ from tl_lifehist.execute import units_of
 from tl_lifehist.preflight import require_layers
 from tl_lifehist.stages import Planned
 from tl_lifehist.store import Store
-from tl_lifehist.study import Study, plan_of, spoken
+from tl_lifehist.study import Study, plan_of, require_own, spoken
 from tl_lifehist.tokens import TokenSet
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class StudyPlan:
 
     @property
     def loads(self) -> int:
-        """How often a checkpoint is loaded, where every unit of work loads its own."""
+        """How often a checkpoint is loaded, at most: where units run in one process, those that follow share one."""
         units = units_of(self.stages, "", self.series, {}, 1)
         return sum(len(unit.weights) for unit in units)
 
@@ -119,6 +119,8 @@ def plan_study(study: Study, out: str | Path | None = None, *, threads: int = 1)
     shape = study.series.shape
     require_layers(study.hook_names, shape)
     store = None if out is None or not Path(out).is_dir() else Store(out)
+    if store is not None:
+        require_own(store, study)
     planned = plan_of(study, store, threads=threads)
     titles = [one.stage.title or one.stage.name for one in planned]
     costs = pd.DataFrame(

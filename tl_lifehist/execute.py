@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -13,9 +14,11 @@ import torch
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
+from tl_lifehist.checkpoints.integrity import fingerprint
+from tl_lifehist.errors import InputError
 from tl_lifehist.registry import adopt, all_added
 from tl_lifehist.stages import Inputs, Planned
-from tl_lifehist.store import Store
+from tl_lifehist.store import MANIFEST, Store
 
 if TYPE_CHECKING:
     from tl_lifehist.checkpoints.series import CheckpointSeries
@@ -44,8 +47,10 @@ def limited_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Models:
-    """Checkpoints of a series in memory, each loaded once while a unit of work needs it."""
+class Models(threading.local):
+    """Checkpoints of a series in memory, each loaded once while a unit of work needs it; for each thread its own, since
+    hooks of one would change what another sees.
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, ...], HookedModel] = {}
@@ -57,12 +62,28 @@ class Models:
 
         def load(step: int) -> HookedModel:
             if keys[step] not in self._held:
-                self._held[keys[step]] = unit.series.load(step)
+                with _LOADING:
+                    model = unit.series.load(step)
+                _require_known(model, step, unit)
+                self._held[keys[step]] = model
             return self._held[keys[step]]
 
         return load
 
 
+def _require_known(model: HookedModel, step: int, unit: Unit) -> None:
+    """Refuse weights other than those that were checked: a loader or a branch may have changed since."""
+    store, name = Store(unit.root), f"check/step{step}"
+    if any(one.stage.name == name for one in unit.planned) or not (store.folder(name) / MANIFEST).is_file():
+        return
+    if store.results(name)["fingerprint"] != fingerprint(model):
+        raise InputError(
+            f"The weights at step {step} are not those that {unit.root} was begun with: give another folder, or bring "
+            "the checkpoint back."
+        )
+
+
+_LOADING = threading.Lock()  # transformers does not load two models at a time
 _IN_WORKER = Models()  # of a worker process: the final checkpoint serves one unit after the other
 
 
@@ -90,17 +111,27 @@ class Unit:
         return sum(one.stage.cost.positions + 2 * one.stage.cost.gradients for one in self.planned)
 
 
-def run_unit(unit: Unit, models: Models | None = None) -> list[str]:
-    """Compute the stages of a unit and store each as it is finished. Runs in whatever process it is given to."""
+def run_unit(unit: Unit, models: Models | None = None, done: Callable[[str], None] | None = None) -> list[str]:
+    """Compute the stages of a unit and store each as it is finished. Runs in whatever process it is given to.
+
+    Raises:
+        InputError: the run was started again with other settings meanwhile; what a stage refuses.
+    """
     store, held = Store(unit.root), dict[Hashable, Any]()
     adopt(unit.added)
     load = (_IN_WORKER if models is None else models).loader(unit)
     with limited_threads(unit.threads):
         for one in unit.planned:
-            inputs = Inputs(one.stage, store, unit.series, unit.texts, load, held)
-            store.save(
-                one.stage.name, one.stage.fn(inputs, **one.stage.params, **one.stage.how), one.key, one.decided_by
-            )
+            name, stage = one.stage.name, one.stage
+            inputs = Inputs(stage, store, unit.series, unit.texts, load, held, one.decided_by["needs"])
+            outputs = stage.fn(inputs, **stage.params, **stage.how)
+            if store.superseded(name, one.key):
+                raise InputError(
+                    f"{unit.root} was started with other settings meanwhile: {name!r} is no longer wanted."
+                )
+            store.save(name, outputs, one.key, one.decided_by)
+            if done is not None:
+                done(name)
     return [one.stage.name for one in unit.planned]
 
 
@@ -163,76 +194,115 @@ def execute(
         planned: from `plan`, for this store.
         executor: where units run; None computes them here. Its jobs are polled, since not all executors give futures.
         progress: a bar; None shows it on a terminal alone.
-        done: called in this process with the name of each stage that is there, those that were before included. What
-            it raises ends the run.
+        done: called in this process with the name of each stage that is there, those that were before included: at
+            once where units run here, when the unit is done where they run elsewhere. What it raises ends the run.
 
     An error ends the run once the units under way are done; what is finished stays and is not computed again.
     """
-    finished = {one.stage.name for one in planned if one.done}
+    finished: set[str] = set()
     # workers keep what they fetch: this process drops a checkpoint when the last unit that loads it is done
     units = units_of(planned, str(store.path), series.kept(), texts, threads)
     left = Counter(step for unit in units for step in unit.weights)
-    call = done or (lambda name: None)
+    begun: set[int] = set()
+
+    def completed(name: str) -> None:
+        finished.add(name)
+        if done is not None:
+            done(name)
+
+    def ended(unit: Unit) -> None:
+        left.subtract(unit.weights.keys())
+        begun.update(unit.weights)
+        _drop(series, (step for step in unit.weights if left[step] == 0))
+
     for one in planned:
         if one.done:
-            call(one.stage.name)
+            completed(one.stage.name)
     shown = None if progress is None else not progress
-    bar = tqdm(desc="stages", total=len(planned), initial=len(finished), disable=shown)
+    with tqdm(desc="stages", total=len(planned), initial=len(finished), disable=shown) as bar:
+        try:
+            if executor is None:
+                _here(units, finished, completed, ended, bar)
+            else:
+                _on_executor(units, executor, finished, completed, ended, bar, poll_seconds)
+        finally:
+            _drop(series, (step for step in begun if left[step] > 0))
 
-    def completed(unit: Unit) -> None:
-        for one in unit.planned:
-            finished.add(one.stage.name)
-            call(one.stage.name)
-        bar.update(len(unit.planned))
-        left.subtract(unit.weights.keys())
-        if not series.keep:
-            for step in (step for step in unit.weights if left[step] == 0):
-                series.discard(step)
 
-    with bar:
-        if executor is None:
-            models = Models()
-            for unit in units:
-                bar.set_description(unit.planned[0].stage.title or unit.planned[0].stage.name)
-                run_unit(unit, models)
-                completed(unit)
-        else:
-            _on_executor(units, executor, finished, completed, poll_seconds)
+def _drop(series: CheckpointSeries, steps: Iterable[int]) -> None:
+    if not series.keep:
+        for step in steps:
+            series.discard(step)
+
+
+def _here(
+    units: Sequence[Unit],
+    finished: set[str],
+    completed: Callable[[str], None],
+    ended: Callable[[Unit], None],
+    bar: Any,
+) -> None:
+    models, waiting = Models(), list(units)
+
+    def done(name: str) -> None:
+        completed(name)
+        bar.update()
+
+    while waiting:
+        unit = next(unit for unit in waiting if _needs(unit) <= finished)
+        waiting.remove(unit)
+        bar.set_description(unit.planned[0].stage.title or unit.planned[0].stage.name)
+        try:
+            run_unit(unit, models, done)
+        finally:
+            ended(unit)
 
 
 def _on_executor(
     units: Sequence[Unit],
     executor: Executor,
     finished: set[str],
-    completed: Callable[[Unit], None],
+    completed: Callable[[str], None],
+    ended: Callable[[Unit], None],
+    bar: Any,
     poll_seconds: float,
 ) -> None:
     waiting = sorted(units, key=lambda unit: -unit.size)
     jobs: list[tuple[Any, Unit]] = []
     failure: BaseException | None = None
-    while waiting or jobs:
-        if failure is None:
-            ready = [unit for unit in waiting if _needs(unit) <= finished]
-            waiting = [unit for unit in waiting if unit not in ready]
-            jobs += [(executor.submit(run_unit, unit), unit) for unit in ready]
-        else:
-            waiting = []
-            jobs = [pair for pair in jobs if not (hasattr(pair[0], "cancel") and pair[0].cancel())]
-        running = []
-        for job, unit in jobs:
-            if not job.done():
-                running.append((job, unit))
-                continue
-            try:
-                job.result()
-                completed(unit)
-            except BaseException as error:
-                failure = failure or error
-        if len(running) == len(jobs):
-            time.sleep(poll_seconds)
-        jobs = running
+    try:
+        while waiting or jobs:
+            if failure is None:
+                ready = [unit for unit in waiting if _needs(unit) <= finished]
+                waiting = [unit for unit in waiting if unit not in ready]
+                jobs += [(executor.submit(run_unit, unit), unit) for unit in ready]
+            else:
+                waiting, jobs = [], _not_begun(jobs)
+            running = []
+            for job, unit in jobs:
+                if not job.done():
+                    running.append((job, unit))
+                    continue
+                ended(unit)
+                try:
+                    for name in job.result():
+                        completed(name)
+                        bar.update()
+                except BaseException as error:
+                    failure = failure or error
+            if len(running) == len(jobs):
+                time.sleep(poll_seconds)
+            jobs = running
+    except BaseException:  # an interrupt: what has not begun is not to begin
+        _not_begun(jobs)
+        raise
     if failure is not None:
         raise failure
+
+
+def _not_begun(jobs: Sequence[tuple[Any, Unit]]) -> list[tuple[Any, Unit]]:
+    """Cancel what can be, and return the rest."""
+    return [pair for pair in jobs if not (hasattr(pair[0], "cancel") and pair[0].cancel())]
 
 
 def _needs(unit: Unit) -> set[str]:

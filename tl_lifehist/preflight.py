@@ -57,8 +57,8 @@ def require_layers(hook_names: Sequence[str], shape: ModelShape) -> None:
 
 
 def check_stages(series: CheckpointSeries, hook_names: Sequence[str]) -> list[Stage]:
-    """One stage a checkpoint: its hook points are looked up and its weights fingerprinted, by the unit that loads it
-    anyway and before it works on it.
+    """One stage per checkpoint: its hook points are looked up and its weights fingerprinted, by the unit that loads it
+    anyway, as the first thing it does.
     """
     return [
         Stage(

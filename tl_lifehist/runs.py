@@ -73,8 +73,8 @@ def load_run(path: str | Path) -> Run:
 def run_status(path: str | Path) -> pd.DataFrame:
     """What a run folder holds of the stages of its study: stage, state ("done", "missing", "damaged", "stale"), why.
 
-    Every file is read and compared with its checksum. "stale" is a stage of an earlier configuration, that the next
-    start of the run's last command computes again.
+    Every file of every stage is read and compared with its checksum. "stale" is a stage of an earlier configuration,
+    that the next start of the run's last command computes again.
 
     Raises:
         InputError: the folder is no run.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import importlib.metadata
 import inspect
 import json
@@ -17,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.store import Manifest, Results, Store
+from tl_lifehist.registry import all_added
+from tl_lifehist.store import Manifest, Results, Store, fingerprint
 from tl_lifehist.tokens import TokenSet
 
 if TYPE_CHECKING:
@@ -99,18 +99,27 @@ class Inputs:
         texts: Mapping[str, str],
         load: Callable[[int], HookedModel],
         held: dict[Hashable, Any],
+        keys: Mapping[str, str],
     ) -> None:
         self.series = series
         self._stage, self._store, self._texts, self._load, self._held = stage, store, texts, load, held
+        self._keys = keys
 
     def __getitem__(self, stage: str) -> Results:
         """The outputs of a stage that is needed.
 
         Raises:
-            InputError: the stage does not say that it needs it, so a change there would go unseen here.
+            InputError: the stage does not say that it needs it, so a change there would go unseen here; or the folder
+                holds other outputs than those that this start of the run planned.
         """
         self._declared("needs", stage)
-        return self._store.results(stage)
+        results = self._store.results(stage)
+        if results.key != self._keys[stage]:
+            raise InputError(
+                f"The outputs of {stage!r} are not those that {self._stage.name!r} was planned for: another start of "
+                "the run wrote them; start its command again."
+            )
+        return results
 
     def text(self, split: str) -> TokenSet:
         """The tokens of a split, read once for a group."""
@@ -191,6 +200,7 @@ def plan(
             "params": plain(stage.params),
             "needs": {name: keys[name] for name in stage.needs},
             "texts": {split: texts[split] for split in stage.texts},
+            "entries": _entries(stage.params),
             "weights": {str(step): identities[step] for step in stage.steps},
             "versions": versions((*COMPUTING, *LOADING) if stage.steps else COMPUTING),
             "threads": threads,
@@ -199,6 +209,35 @@ def plan(
         state, why = ("missing", "") if store is None else state_of(stage.name, decided_by, store)
         planned.append(Planned(stage, keys[stage.name], decided_by, state, why))
     return planned
+
+
+def _entries(params: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of the entries that were added to registries and that the parameters name: their code decides too."""
+    named = set(_strings(plain(params)))
+    added = {
+        f"{kind} {name}": entry for kind, held in all_added().items() for name, entry in held.items() if name in named
+    }
+    return {name: fingerprint(_source(entry)) for name, entry in added.items()}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _strings(one)
+
+
+def _source(value: Any) -> Any:
+    """An entry as plain values; of functions and classes, their source."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _source(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if callable(value):
+        try:
+            return inspect.getsource(value)
+        except (OSError, TypeError):  # made in a prompt, or in C
+            return getattr(value, "__qualname__", repr(type(value)))
+    return plain(value)
 
 
 def plan_held(store: Store) -> list[tuple[str, str, str]]:
@@ -223,7 +262,7 @@ def state_of(name: str, decided_by: Mapping[str, Any], store: Store) -> tuple[st
 def _difference(held: Manifest, wanted: Mapping[str, Any]) -> str:
     """What differs, "sae.k: 8 → 16"; the stages that it follows from where nothing of its own does."""
     before, now = dict(held.decided_by), dict(wanted)
-    needs = [before.pop("needs", {}), now.pop("needs")]
+    needs = [before.pop("needs", {}), now.pop("needs", {})]
     found = [
         f"{path.removeprefix('params.')}: {_short(old)} → {_short(new)}" for path, old, new in differences(before, now)
     ]
@@ -260,11 +299,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{value!r} cannot be a parameter of a stage: it has no key")
-
-
-def fingerprint(value: Any) -> str:
-    """A hash of plain values."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 @functools.cache

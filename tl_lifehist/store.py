@@ -33,8 +33,11 @@ from tl_lifehist.tokens import TokenSet
 
 FORMAT = 2  # of the folder; 1 had units/ and no manifests
 TABLES = "tables"
+_EARLIER = (
+    "{} holds a run of an earlier version of tl_lifehist: give another folder; its SAEs can be used again, with saes=."
+)
 MANIFEST = "manifest.json"
-_TEMPORARY = ".partial-"
+_TEMPORARY, _BEFORE = ".partial-", ".before-"
 
 
 @contextlib.contextmanager
@@ -89,6 +92,11 @@ class Results(Mapping[str, Any]):
             )
         return read_output(self._folder, name, self._manifest.outputs[name])
 
+    @property
+    def key(self) -> str:
+        """Of what decided them."""
+        return self._manifest.key
+
     def __contains__(self, name: object) -> bool:
         return name in self._manifest.outputs
 
@@ -122,11 +130,18 @@ class Store:
                     f"Another process is working in {self.path}: wait for it to end, or give another folder."
                 ) from error
         try:
-            for leftover in self.path.rglob(f"{_TEMPORARY}*"):
-                (shutil.rmtree if leftover.is_dir() else Path.unlink)(leftover)
+            self._tidy()
             yield self
         finally:
             lock.release()
+
+    def _tidy(self) -> None:
+        """What a killed run left: half of something new goes, something old that was just being replaced comes back."""
+        for old in self.path.rglob(f"{_BEFORE}*"):
+            place = old.parent / old.name.split("-", 2)[2]
+            shutil.rmtree(old) if place.exists() else os.replace(old, place)
+        for leftover in self.path.rglob(f"{_TEMPORARY}*"):
+            (shutil.rmtree if leftover.is_dir() else Path.unlink)(leftover)
 
     # the record of the run
 
@@ -138,6 +153,8 @@ class Store:
             InputError: there is none, it cannot be read, or it is of an earlier version of the package.
         """
         path = self.path / "study.json"
+        if (self.path / "units").is_dir():
+            raise InputError(_EARLIER.format(self.path))
         if not path.is_file():
             raise InputError(f"{self.path} holds no study.json: give the folder of a run.")
         try:
@@ -149,11 +166,10 @@ class Store:
             raise InputError(
                 f"{path} is damaged: delete it and start the run's own command again; finished stages are kept."
             )
-        if found.get("format") != FORMAT:
-            raise InputError(
-                f"{self.path} holds a run of an earlier version of tl_lifehist: give another folder; its SAEs can be "
-                "used again, with saes=."
-            )
+        version = found.get("format", 1)
+        if version != FORMAT:
+            later = f"{self.path} holds a run of a later version of tl_lifehist: install that, or give another folder."
+            raise InputError(later if isinstance(version, int) and version > FORMAT else _EARLIER.format(self.path))
         return found
 
     def write_record(self, record: Mapping[str, Any]) -> None:
@@ -172,9 +188,19 @@ class Store:
         _ = self.record
         path = self.path / "plan.json"
         try:
-            return {str(name): dict(decided_by) for name, decided_by in json.loads(path.read_text("utf-8")).items()}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            found = {str(name): dict(decided_by) for name, decided_by in json.loads(path.read_text("utf-8")).items()}
+            if not all(isinstance(one["needs"], dict) and isinstance(one["params"], dict) for one in found.values()):
+                raise ValueError("no plan")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is missing or damaged: start the run's own command again.") from error
+        return found
+
+    def superseded(self, stage: str, key: str) -> bool:
+        """Whether a later start of the run wants this stage to be another than the one with this key."""
+        if not (self.path / "plan.json").is_file():
+            return False
+        plan = self.plan
+        return stage in plan and fingerprint(plan[stage]) != key
 
     def write_plan(self, decided_by: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the plan in one move."""
@@ -243,6 +269,8 @@ class Store:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             files = {str(name): (int(size), str(digest)) for name, (size, digest) in stored["files"].items()}
+            if stored.pop("sum") != fingerprint(stored) or stored["stage"] != stage:
+                raise ValueError("not as it was written")
             return Manifest(str(stored["key"]), dict(stored["decided_by"]), files, dict(stored["outputs"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is damaged: start the run's command again.") from error
@@ -279,8 +307,9 @@ class Store:
                 written = sorted(path for path in aside.rglob("*") if path.is_file())
                 files = {p.relative_to(aside).as_posix(): (p.stat().st_size, _digest(p)) for p in written}
                 manifest = {"stage": stage, "key": key, "decided_by": decided_by, "outputs": kinds, "files": files}
+                manifest["sum"] = fingerprint(manifest)
                 (aside / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-                for path in (*written, aside / MANIFEST):
+                for path in (*aside.rglob("*"), aside):
                     _flush(path)
                 self._move(aside, final, stage, key)
                 _flush(final.parent)
@@ -289,17 +318,17 @@ class Store:
                 raise
 
     def _move(self, aside: Path, final: Path, stage: str, key: str) -> None:
-        if final.exists():
-            old = final.parent / f"{_TEMPORARY}{final.name}-{uuid.uuid4().hex[:8]}"
-            os.replace(final, old)
-            shutil.rmtree(old, ignore_errors=True)
+        old = final.parent / f"{_BEFORE}{uuid.uuid4().hex[:8]}-{final.name}"
         try:
+            if final.exists():
+                os.replace(final, old)
             os.replace(aside, final)
         except OSError as error:
             # an orphan of a killed run was quicker, with the same result
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or self.manifest(stage).key != key:
                 raise
             shutil.rmtree(aside)
+        shutil.rmtree(old, ignore_errors=True)
 
     # what a reader wants
 
@@ -316,6 +345,11 @@ class Store:
         """
         if not (self.folder(TABLES) / MANIFEST).is_file():
             raise InputError(f"{self.path} holds no tables: the run is not finished; start its command again.")
+        if self.superseded(TABLES, self.manifest(TABLES).key):
+            raise InputError(
+                f"The tables in {self.path} are of an earlier configuration: the run was changed and not finished "
+                "since; start its command again."
+            )
         known = self.tables
         if name not in known:
             raise InputError(f"{self.path} holds no table {name!r}; it holds: {', '.join(known)}.")
@@ -325,6 +359,11 @@ class Store:
                 f"{self.folder(TABLES) / file} is damaged: start the run's command again, which writes it anew."
             )
         return self.results(TABLES)[name]
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of plain values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -86,7 +86,7 @@ def run_study(
     require_portable(study.series, executor)
     store = Store(out)
     with store.held(), limited_threads(threads):
-        _require_own(store, study)
+        require_own(store, study)
         if not study.allow_duplicates:
             require_different(study.series)
         texts = {split: store.put_text(tokens) for split, tokens in study.texts().items()}
@@ -95,8 +95,9 @@ def run_study(
         planned = [one.again(store) for one in planned]
         for line in spoken(planned):
             (say or LOGGER.info)(line)
-        store.write_record(_record(study, threads))
+        # the plan first: tables that it does not name are refused from here on
         store.write_plan({one.stage.name: one.decided_by for one in planned})
+        store.write_record(_record(study, threads))
         execute(
             planned,
             store,
@@ -110,8 +111,9 @@ def run_study(
     return Run(store.path)
 
 
-def _require_own(store: Store, study: Study) -> None:
-    if not (store.path / "study.json").exists():
+def require_own(store: Store, study: Study) -> None:
+    """Refuse the folder of another study or series, or of another version."""
+    if not any((store.path / name).exists() for name in ("study.json", "units")):
         return
     known = store.record
     if all(stage.startswith("check/") for stage in store.stages()):
@@ -150,7 +152,7 @@ def spoken(planned: Sequence[Planned]) -> list[str]:
         if not one.done:
             reason = {"missing": "not there yet"}.get(one.state, f"{one.state}: {one.why}")
             if one.why.startswith("follows "):
-                reason = "follows from these"
+                reason = one.why if len(one.why) < 40 else "follows from what is computed before it"
             reasons.setdefault(reason, []).append(one.stage.name)
     return lines + [f"computed ({reason}): {_listed(names)}" for reason, names in reasons.items()]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,13 @@ import scipy.sparse as sp
 import torch
 
 import tl_lifehist as lh
+from tl_lifehist.checkpoints.pocket import pocket_path
 from tl_lifehist.errors import InputError
-from tl_lifehist.execute import execute, limited_threads, units_of
+from tl_lifehist.execute import execute, limited_threads, run_unit, units_of
+from tl_lifehist.lifehistory.control_kinds import CONTROLS, Control
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
-from tl_lifehist.stages import Inputs, Stage, differences, params_of, plain, plan
+from tl_lifehist.preflight import check_stages
+from tl_lifehist.stages import Inputs, Stage, differences, params_of, plain, plan, state_of
 from tl_lifehist.store import Store, clear_disk_errors
 
 
@@ -326,3 +331,146 @@ def test_parameters_of_a_stage_are_what_its_function_names():
     assert params_of(takes, {"n": 1, "other": 2}) == {"n": 1, "other": 2}
     with pytest.raises(KeyError):
         params_of(takes, {"other": 2})
+
+
+def test_no_flipped_bit_of_a_manifest_leaves_a_stage_done(tmp_path, series):
+    run(tmp_path, three(), series)
+    path = Store(tmp_path).folder("numbers") / "manifest.json"
+    whole = path.read_bytes()
+    planned = plan(three(), Store(tmp_path), series, {}, threads=1)[0]
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with contextlib.suppress(ValueError):
+            if json.loads(damaged) == json.loads(whole):  # white space
+                continue
+        assert state_of("numbers", planned.decided_by, Store(tmp_path))[0] in ("damaged", "stale"), place
+
+
+def test_outputs_of_another_start_are_not_read_and_not_written_under_a_new_one(tmp_path, series):
+    """As when a worker outlives the run that sent it."""
+    store = Store(tmp_path)
+    old = plan(three(n=1), store, series, {}, threads=1)
+    units = units_of(old, str(tmp_path), series, {}, 1)
+    new = plan(three(n=2), store, series, {}, threads=1)
+    with store.held():
+        store.write_record({"study": "x"})
+        store.write_plan({one.stage.name: one.decided_by for one in new})
+        with pytest.raises(InputError, match="started with other settings meanwhile"):
+            run_unit(units[0])
+        assert store.stages() == []
+        store.save("numbers", {"table": pd.DataFrame({"x": [0]})}, old[0].key, old[0].decided_by)
+        with pytest.raises(InputError, match="not those that 'total' was planned for"):
+            run_unit(units_of(new, str(tmp_path), series, {}, 1)[1])
+
+
+def test_tables_of_an_earlier_configuration_are_refused(tmp_path, series):
+    run(tmp_path, three(), series)
+    store = Store(tmp_path)
+    for stages, fresh in ((three(), True), (three(scale=3.0), False)):
+        store.write_record({"study": "x"})
+        planned = plan(stages, store, series, {}, threads=1)
+        store.write_plan({one.stage.name: one.decided_by for one in planned})
+        if fresh:
+            assert len(store.table("claims")) == 1
+        else:
+            with pytest.raises(InputError, match="of an earlier configuration"):
+                store.table("claims")
+
+
+def test_units_run_in_an_order_that_their_needs_allow(tmp_path, series):
+    stages = [
+        Stage("numbers", numbers, {"n": 3}, group="g"),
+        Stage("middle", again, {"of": "numbers"}, needs=("numbers",), group="h"),
+        Stage("last", again, {"of": "middle"}, needs=("middle",), group="g"),
+    ]
+    run(tmp_path, stages, series)
+    assert Store(tmp_path).stages() == ["last", "middle", "numbers"]
+
+
+def again(inputs: Inputs, *, of: str) -> dict[str, Any]:
+    return {"table": inputs[of]["table"]}
+
+
+def test_a_kill_in_the_middle_of_a_replacement_loses_nothing(tmp_path):
+    store = Store(tmp_path)
+    store.save("deep/a", {"x": 1}, "key", {})
+    folder = store.folder("deep/a")
+    os.replace(folder, folder.parent / f".before-12345678-{folder.name}")
+    (folder.parent / ".partial-a-12345678").mkdir()
+    with store.held():
+        assert store.results("deep/a")["x"] == 1
+    assert [path.name for path in folder.parent.iterdir()] == ["a"]
+
+
+def ablated(inputs: Inputs, *, step: int, number: int) -> dict[str, Any]:
+    model, tokens = inputs.model(step), lh.TokenSet.pocket("test")[:4]
+    hooks = [("blocks.1.hook_resid_post", lambda value, hook: value * 0)] if number % 2 else []
+    total = 0.0
+    for _ in range(4):
+        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+            total += float(model(tokens.ids).double().sum())
+    return {"sum": total}
+
+
+def test_threads_of_one_process_do_not_see_each_others_hooks(tmp_path, series):
+    stages = [Stage(f"s{i}", ablated, {"step": 4096, "number": i}, steps=(4096,)) for i in range(6)]
+    run(tmp_path / "here", stages, series)
+    with ThreadPoolExecutor(3) as pool:
+        run(tmp_path / "there", stages, series, executor=pool)
+    for stage in stages:
+        here, there = (Store(tmp_path / where).results(stage.name)["sum"] for where in ("here", "there"))
+        assert there == pytest.approx(here, rel=1e-9)
+
+
+def test_a_loader_that_gives_other_weights_is_noticed(tmp_path, pocket_series):
+    steps = {512: 512, 4096: 4096}
+    series = lh.CheckpointSeries.from_loader([512, 4096], lambda step: pocket_series.load(steps[step]))
+    checks = check_stages(series, ["blocks.1.hook_resid_post"])
+    run(tmp_path, checks, series)
+    steps[512] = 0
+    with pytest.raises(InputError, match="weights at step 512 are not those"):
+        run(tmp_path, [*checks, *grouped((512,))], series)
+
+
+def test_what_is_loaded_and_how_decides(tmp_path):
+    folder = shutil.copytree(pocket_path(), tmp_path / "series")
+    known = [lh.CheckpointSeries.from_directory(folder).identity(512)]
+    known.append(lh.CheckpointSeries.from_directory(folder, dtype=torch.bfloat16).identity(512))
+    home = folder / "step512" if (folder / "step512" / "config.json").exists() else folder
+    config = json.loads((home / "config.json").read_text())
+    (home / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 0.1}))
+    known.append(lh.CheckpointSeries.from_directory(folder).identity(512))
+    assert len(set(known)) == 3
+
+
+def test_the_code_of_an_added_entry_decides_what_names_it(series):
+    def key() -> str:
+        return plan([Stage("x", takes, {"n": 1, "other": "mine"})], None, series, {}, threads=1)[0].key
+
+    plain_key = key()
+    keys = []
+    for label in ("as many a", "as many b"):
+        CONTROLS.register("mine", Control("mine", label, "short", entropy))
+        keys.append(key())
+        CONTROLS.unregister("mine")
+    assert len({plain_key, *keys}) == 3
+
+
+def entropy(profile: Any) -> Any:
+    return profile.entropy
+
+
+def test_folders_of_other_versions_are_told_apart(tmp_path):
+    (tmp_path / "units").mkdir()
+    with pytest.raises(InputError, match="earlier version"):
+        _ = Store(tmp_path).record
+    (tmp_path / "units").rmdir()
+    (tmp_path / "study.json").write_text(json.dumps({"study": "x", "format": 99}))
+    with pytest.raises(InputError, match="later version"):
+        _ = Store(tmp_path).record
+    Store(tmp_path).write_record({"study": "x"})
+    (tmp_path / "plan.json").write_text('{"numbers": {}}')
+    with pytest.raises(InputError, match=r"plan\.json is missing or damaged"):
+        _ = Store(tmp_path).plan

@@ -75,7 +75,8 @@ class FolderSource(Recipe):
 
     def identity(self, step: int) -> str:
         place = self.root / self.places[step]
-        return f"{self.places[step]} {sampled_digest(weight_files(place, step))}"
+        home = home_of_config(place, self._homes(step))
+        return f"{sampled_digest([home / 'config.json', *weight_files(place, step)])} {self.options.dtype}"
 
     def place(self, step: int) -> str:
         return self.places[step]

@@ -86,6 +86,9 @@ class HubSource(Recipe):
     def shape(self, step: int) -> ModelShape:
         return shape_of_folders(self._homes(step), self.options)
 
+    def identity(self, step: int) -> str:
+        return f"{self.place(step)} {self.options.dtype}"
+
     def place(self, step: int) -> str:
         revision, path = self.places[step]
         return path or revision

@@ -120,8 +120,8 @@ class CheckpointSeries(_Models):
                 come without; known for "almanach/moderncamembert-base-ckpts".
             keep: False drops a checkpoint from the cache once its model is in memory, so that a sweep needs the room of
                 one. It is then fetched again whenever it is asked for, `verify()` included; not for two processes that
-                load one step at the same time. A study drops each checkpoint when no unit under way needs it any more,
-                so it fetches each about twice, and may have workers.
+                load one step at the same time. A study drops each checkpoint when no unit of it needs it any more, and
+                may have workers.
             trust_remote_code: run Python code that comes with the checkpoint.
             cache_dir: the hub client's own cache when None.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from typing import Any, Literal
@@ -89,3 +90,11 @@ def content_classes(
     # A hair of room, so that exactly that share counts whatever the order of the sum
     enough = mass >= min_mass_share * total * (1 - 1e-9)
     return np.where(total <= 0, "", np.where(enough, "infrastructure", "legible"))
+
+
+def vocabulary_key(tokenizer: Any) -> str:
+    """A hash of what a tokenizer's ids stand for; empty where there is none."""
+    if tokenizer is None:
+        return ""
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda piece: (piece[1], piece[0]))
+    return hashlib.sha256(repr(pieces).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -13,6 +13,7 @@ from tl_lifehist.config import configured, pool_of
 from tl_lifehist.errors import InputError
 from tl_lifehist.execute import Executor
 from tl_lifehist.lifehistory.config import LifeHistoryConfig
+from tl_lifehist.lifehistory.content import vocabulary_key
 from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.costs import LifeHistoryCosts
 from tl_lifehist.lifehistory.given import GivenSAEs
@@ -174,6 +175,7 @@ class LifeHistoryStudy:
             "seed": self.seed,
             "replicates": tuple(self.replicates()),
             "frozen_level": self.frozen_level,
+            "vocabulary": vocabulary_key(self.series.tokenizer),
         }
 
     def _saes(self, step: int, replicate: str) -> Stage:

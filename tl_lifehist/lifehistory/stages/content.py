@@ -37,12 +37,17 @@ def content(
     content_draws: int,
     load_tokens: int,
     min_mass_share: float,
+    vocabulary: str,
     seed: int,
 ) -> Outputs:
-    """Tables `classes` of all alive features, `contexts` of the carriers and `content`; nothing without a tokenizer."""
+    """Tables `classes` of all alive features, `contexts` of the carriers and `content`; nothing without a tokenizer.
+
+    Args:
+        vocabulary: a hash of the tokenizer's, which decides the classes; empty where there is none.
+    """
     history = History(inputs, steps, hook_names)
     test, tokenizer = inputs.text("test"), inputs.series.tokenizer
-    if tokenizer is None:
+    if not vocabulary or tokenizer is None:
         return {}
     infrastructure = vocabulary_classes(tokenizer, int(test.ids.max()) + 1)
     classes = {
