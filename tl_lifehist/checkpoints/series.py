@@ -77,7 +77,8 @@ class CheckpointSeries(_Models):
         Args:
             path: the folder.
             subfolder: how the checkpoints look where their names do not say so, "run-a/{step}/hf".
-            stage, ingredient: which training stage of several; the earliest when None.
+            stage: which training stage of several; the earliest when None.
+            ingredient: which run of a stage that has several.
             config_from: a folder or hub repository with the configuration and the tokenizer that the checkpoints lack.
             trust_remote_code: run Python code that comes with the checkpoint.
 
@@ -115,7 +116,8 @@ class CheckpointSeries(_Models):
             repo: such as "EleutherAI/pythia-160m".
             steps: all there are when None.
             subfolder: how the checkpoints on `main` look where their names do not say so: "runs/{step}/hf".
-            stage, ingredient: which training stage of several (OLMo 2); the earliest when None.
+            stage: which training stage of several (OLMo 2); the earliest when None.
+            ingredient: which run of a stage that has several.
             config_from: a hub repository or a folder with the configuration and the tokenizer, for checkpoints that
                 come without; known for "almanach/moderncamembert-base-ckpts".
             keep: False drops a checkpoint from the cache once its model is in memory, so that a sweep needs the room of
