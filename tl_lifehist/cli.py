@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 
 Out = Annotated[Path, typer.Option(help="Run folder; the same command takes an interrupted run up again.")]
-Workers = Annotated[int, typer.Option(help="Worker processes; 0 computes in this process.")]
+Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 computes in this process.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of each worker; the last digits depend on it.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars, and nothing of what is used again.")]
@@ -52,15 +52,20 @@ Subfolder = Annotated[
 ConfigFrom = Annotated[
     str | None, typer.Option(help="Folder or repository with the configuration that checkpoints lack.")
 ]
+# As a file may have what is written with commas.
+Numbers, Words = tuple[int, ...], tuple[str, ...]
 Runs = Annotated[list[Path], typer.Argument(help="A finished run folder, or several for one page.")]
 
 # What both studies are asked, once; settings of their own come from their configurations.
 COMMON: dict[str, tuple[Any, Any]] = {
     "model": (Model, "pocket"),
-    "steps": (Annotated[str, typer.Option(help='Checkpoints, e.g. "0,1000,10000".')], ""),
-    "layers": (Annotated[str, typer.Option(help='Blocks, e.g. "2,5,8,11"; spread over the depth by default.')], ""),
-    "sites": (Annotated[str, typer.Option(help="Hook points within a block.")], ""),
-    "hook_names": (Annotated[str, typer.Option(help="Hook points by their whole names, instead.")], ""),
+    "steps": (Annotated[str, typer.Option(help='Checkpoints, e.g. "0,1000,10000".'), Numbers], ""),
+    "layers": (
+        Annotated[str, typer.Option(help='Blocks, e.g. "2,5,8,11"; spread over the depth by default.'), Numbers],
+        "",
+    ),
+    "sites": (Annotated[str, typer.Option(help="Hook points within a block."), Words], ""),
+    "hook_names": (Annotated[str, typer.Option(help="Hook points by their whole names, instead."), Words], ""),
     "out": (Out, Path("runs/study")),
     "texts": (Texts, None),
     "context_size": (Annotated[int, typer.Option(help="Positions in a window.")], 128),
@@ -122,7 +127,7 @@ def life_history(values: Values, config: LifeHistoryConfig) -> None:
     from tl_lifehist.lifehistory.study import depth_hook_names
 
     series = _series(values)
-    sites = listed(values["sites"])
+    sites = _sites(values)
     names = _hook_names(values, sites, lambda: depth_hook_names(series.shape.n_layers, sites[0]))
     train, test = _texts(series, values, ("train", "test"))
     study = lh.LifeHistoryStudy(
@@ -144,7 +149,10 @@ def life_history(values: Values, config: LifeHistoryConfig) -> None:
     _asked(
         out=(Out, Path("runs/sufficiency")),
         sites=(COMMON["sites"][0], "hook_mlp_out,hook_resid_post"),
-        sequences=(Annotated[str, typer.Option(help="At most, of train, calibration and test text.")], "512,256,256"),
+        sequences=(
+            Annotated[str, typer.Option(help="At most, of train, calibration and test text."), Numbers],
+            "512,256,256",
+        ),
         life_history=(
             Annotated[
                 Path | None,
@@ -163,7 +171,7 @@ def sufficiency(values: Values, config: SufficiencyConfig) -> None:
     series = _series(values)
     if not listed(values["steps"]):
         series = series.subset(default_steps(series.steps))
-    sites = listed(values["sites"])
+    sites = _sites(values)
     layers = default_layers(series.shape.n_layers)
     names = _hook_names(values, sites, lambda: [f"blocks.{i}.{site}" for i in layers for site in sites])
     splits = _texts(series, values, tuple(SPLITS))
@@ -192,6 +200,15 @@ def _series(values: Values) -> Any:
 def _texts(series: Any, values: Values, splits: tuple[str, ...]) -> tuple[Any, ...]:
     path = None if values["texts"] is None else Path(values["texts"])
     return open_texts(series, path, splits, context_size=values["context_size"], masked=values["masked"])
+
+
+def _sites(values: Values) -> tuple[str, ...]:
+    from tl_lifehist.errors import InputError
+
+    sites = listed(values["sites"])
+    if not sites:
+        raise InputError("--sites names no hook point within a block: give at least one, such as hook_resid_post.")
+    return sites
 
 
 def _hook_names(values: Values, sites: tuple[str, ...], default: Any) -> tuple[str, ...]:

@@ -6,20 +6,27 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from tl_lifehist.errors import InputError, nearest
+from tl_lifehist.setting_types import fitted
 
 C = TypeVar("C")
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    tuple: "a list",
-    type(None): "nothing",
-}
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """Settings that belong together. Each is held as its annotation says, also in a section that is made by its class;
+    one with ranges checks them after `super().__post_init__()`.
+
+    Raises:
+        InputError: a setting of another type or out of its range.
+    """
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for one in dataclasses.fields(self):
+            object.__setattr__(self, one.name, fitted(one.name, getattr(self, one.name), hints[one.name]))
 
 
 def option(default: Any, about: str, *, registry: str = "") -> Any:
@@ -48,19 +55,26 @@ def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> 
     """A configuration with flat settings sorted into their sections: `{"d_sae": 64}` goes to `sae.d_sae`.
 
     Raises:
-        InputError: a setting that no section has.
+        InputError: a setting that no section has, or a value of another type or out of its range.
     """
     if config is not None and not isinstance(config, kind):
         raise InputError(f"config is a {type(config).__name__}: give a {kind.__name__}, or settings by their names.")
     made: Any = kind() if config is None else config
+    for one in dataclasses.fields(made):
+        wanted: Any = one.default_factory
+        if not isinstance(getattr(made, one.name), wanted):
+            raise InputError(
+                f"config.{one.name} is a {type(getattr(made, one.name)).__name__}: give a {wanted.__name__}."
+            )
     place = {one.name: section for section, one in options(kind)}
     unknown = [name for name in settings if name not in place]
     if unknown:
         raise InputError(f"{unknown[0]!r} is no setting; the nearest are: {nearest(unknown[0], place)}.")
     for section in dict.fromkeys(place[name] for name in settings):
-        own = {name: value for name, value in settings.items() if place[name] == section}
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
-        made = dataclasses.replace(made, **{section: dataclasses.replace(getattr(made, section), **given)})
+        held = getattr(made, section)
+        hints = get_type_hints(type(held))
+        own = {name: fitted(name, value, hints[name]) for name, value in settings.items() if place[name] == section}
+        made = dataclasses.replace(made, **{section: dataclasses.replace(held, **own)})
     return made
 
 
@@ -68,7 +82,7 @@ def from_sections(kind: type[C], sections: Mapping[str, Any]) -> C:
     """A configuration from nested mappings, as a TOML file or a stored run has them; what is missing is as by default.
 
     Raises:
-        InputError: an unknown section or setting, or a value of another type.
+        InputError: an unknown section or setting, or a value of another type or out of its range.
     """
     known = {section.name: section.default_factory for section in dataclasses.fields(kind)}  # type: ignore[arg-type]
     made = {}
@@ -77,33 +91,44 @@ def from_sections(kind: type[C], sections: Mapping[str, Any]) -> C:
             raise InputError(f"[{name}] is no section; there are: {', '.join(known)}.")
         section: Any = known[name]
         hints = get_type_hints(section)
-        for key, value in values.items():
+        for key in values:
             if key not in hints:
                 raise InputError(f"{name}.{key} is no setting; the nearest are: {nearest(key, hints)}.")
-            require_type(f"{name}.{key}", value, hints[key])
-        made[name] = section(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        made[name] = section(**{key: fitted(f"{name}.{key}", value, hints[key]) for key, value in values.items()})
     return kind(**made)
 
 
-def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """The types that an annotation allows: `int` and `None` of `int | None`."""
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+def at_least(section: Section, least: float, *names: str) -> None:
+    """Refuse settings below `least`, and NaN; None is none."""
+    for name, value in _given(section, names):
+        if not value >= least:
+            raise InputError(f"{name}={value} must be at least {least}.")
 
 
-def require_type(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value of another type than the field's, "8" for 8."""
-    plain = {getattr(kind, "__origin__", kind) for kind in kinds_of(hint)}
-    fits = (
-        (value is None and type(None) in plain)
-        or (isinstance(value, bool) and bool in plain)
-        or (isinstance(value, int) and not isinstance(value, bool) and bool(plain & {int, float}))
-        or (isinstance(value, float) and float in plain)
-        or (isinstance(value, str) and str in plain)
-        or (isinstance(value, (list, tuple)) and tuple in plain)
-    )
-    if not fits:
-        wanted = " or ".join(sorted(_WORDS.get(kind, str(kind)) for kind in plain))
-        raise InputError(f"{name} takes {wanted}, not {value!r}.")
+def within(section: Section, low: float, high: float, *names: str) -> None:
+    """Refuse settings outside `[low, high]`, and NaN; None is none."""
+    for name, value in _given(section, names):
+        if not low <= value <= high:
+            raise InputError(f"{name}={value} must lie between {low} and {high}.")
+
+
+def share_above_zero(section: Section, *names: str) -> None:
+    """Refuse settings outside `(0, 1]`, and NaN; None is none."""
+    for name, value in _given(section, names):
+        if not 0 < value <= 1:
+            raise InputError(f"{name}={value} must lie above 0 and up to 1.")
+
+
+def above_zero(section: Section, *names: str) -> None:
+    """Refuse settings that are not above 0, infinity and NaN; None is none."""
+    for name, value in _given(section, names):
+        if not 0 < value < math.inf:
+            raise InputError(f"{name}={value} must be a number above 0.")
+
+
+def _given(section: Section, names: tuple[str, ...]) -> list[tuple[str, Any]]:
+    held = [(name, getattr(section, name)) for name in names]
+    return [(name, value) for name, value in held if value is not None]
 
 
 def to_toml(config: Any) -> str:

@@ -6,13 +6,16 @@ import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from tl_lifehist.config import configured, from_sections, kinds_of, options
+from tl_lifehist.config import from_sections, options
 from tl_lifehist.registry import all_added
+from tl_lifehist.setting_types import fitted, item_of, kinds_of
 
 Values = dict[str, Any]
 
@@ -23,7 +26,9 @@ def study_command(
     """Register `run(values, config)` as a command: its common options by name, and an option for each setting.
 
     Args:
-        common: type and default by name, for what is no setting: the model, the texts, where the run goes.
+        common: type and default by name, for what is no setting: the model, the texts, where the run goes. A type is
+            `Annotated[int, option]`, or `Annotated[str, option, tuple[int, ...]]` for what is written with commas and
+            may be a list in a file.
         config: the configuration whose settings become options.
 
     What a TOML file (`--config`) says goes before the defaults, and an option before the file.
@@ -75,7 +80,7 @@ def _option(config: type, section: str, one: Field[Any]) -> tuple[Any, Any]:
     hints = get_type_hints(_section(config, section))
     kind = hints[one.name]
     kinds = [k for k in kinds_of(kind) if k is not type(None)]
-    listed = any(getattr(k, "__origin__", k) is tuple for k in kinds)
+    listed = any(item_of(k) is not None for k in kinds)
     default = one.default
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     about = f"{one.metadata['about'][:1].upper()}{one.metadata['about'][1:]}."
@@ -97,11 +102,55 @@ def _settled(ctx: Any, given: Values, common: Mapping[str, Any], config: type) -
     file = _read(given["config"])
     top = {key: value for key, value in file.items() if not isinstance(value, Mapping)}
     _require_known(top, common)
-    values = {key: given[key] for key in common} | {k: v for k, v in top.items() if k not in written}
-    made = from_sections(config, {key: value for key, value in file.items() if isinstance(value, Mapping)})
-    kinds = {one.name: (section, one) for section, one in options(config)}
-    settings = {key: _parsed(config, kinds[key], given[key]) for key in written if key in kinds}
-    return values, configured(config, made, settings)
+    file_values = {key: _from_file(key, value, common[key][0]) for key, value in top.items() if key not in written}
+    values = {key: given[key] for key in common} | file_values
+    values |= _instead(values, written)
+    # what is written and the file are one before they are checked: k=64 of the file may need a d_sae that is written
+    sections = {key: value for key, value in file.items() if isinstance(value, Mapping)}
+    for section, one in options(config):
+        if one.name in written:
+            sections[section] = {
+                **sections.get(section, {}),
+                one.name: _parsed(config, (section, one), given[one.name]),
+            }
+    return values, from_sections(config, sections)
+
+
+def _from_file(key: str, value: Any, annotated: Any) -> Any:
+    """The value of a common option as the command line would give it.
+
+    Raises:
+        InputError: a value of another type than the option's, or below its least.
+    """
+    from tl_lifehist.errors import InputError
+
+    hint, option, *lists = get_args(annotated)
+    kinds = [str if kind is Path else kind for kind in kinds_of(hint)]
+    held = fitted(key, value, reduce(or_, [*kinds, *lists]))
+    if option.min is not None and held is not None and held < option.min:
+        raise InputError(f"{key}={held} must be at least {option.min}.")
+    return Path(held) if Path in kinds_of(hint) and held is not None else held
+
+
+def _instead(values: Values, written: set[str]) -> Values:
+    """What gives way where hook points are named both in whole and by their blocks: the file, to what is written.
+
+    Raises:
+        InputError: both are written, or the file has both.
+    """
+    from tl_lifehist.errors import InputError
+
+    named = bool(values.get("hook_names"))
+    by_block = [key for key in ("layers", "sites") if values.get(key) and key in written]
+    if named and by_block and "hook_names" in written:
+        raise InputError(f"--hook-names and --{by_block[0]} both say where: leave one of them out.")
+    if named and by_block:
+        return {"hook_names": ""}
+    if named and "hook_names" in written:
+        return {"layers": ""}
+    if named and values.get("layers"):
+        raise InputError("The file has hook_names and layers, which both say where: leave one of them out.")
+    return {}
 
 
 def _read(path: Path | None) -> Values:
@@ -132,7 +181,6 @@ def _parsed(config: type, place: tuple[str, Field[Any]], value: Any) -> Any:
     section, one = place
     hint = get_type_hints(_section(config, section))[one.name]
     for kind in kinds_of(hint):
-        if getattr(kind, "__origin__", kind) is tuple:
-            item = get_args(kind)[0]
+        if (item := item_of(kind)) is not None:
             return words(value) if item is str else tuple(numbers(value, f"--{one.name.replace('_', '-')}", item))
     return value

@@ -216,3 +216,108 @@ def test_a_folder_that_is_not_there_is_no_repository_and_an_unfinished_run_has_n
 def test_a_causal_model_is_not_scored_as_a_masked_one():
     with pytest.raises(InputError, match=r"pocket is a causal language model by its configuration: leave out --masked"):
         open_texts(open_series("pocket", []), None, ("train", "test"), context_size=128, masked=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps = 512", "steps takes a list of whole numbers or a string, not 512."),
+        ("layers = 1", "layers takes a list of whole numbers or a string, not 1."),
+        ("layers = [0.5]", "layers takes a list of whole numbers or a string, not [0.5]."),
+        ("sites = 3", "sites takes a list of strings or a string, not 3."),
+        ('sites = ""', "--sites names no hook point within a block"),
+        ("hook_names = [1]", "hook_names takes a list of strings or a string, not [1]."),
+        ("out = 5", "out takes a string, not 5."),
+        ("texts = 3", "texts takes a string or nothing, not 3."),
+        ("model = 3", "model takes a string, not 3."),
+        ('context_size = "64"', "context_size takes a whole number, not '64'."),
+        ('threads = "two"', "threads takes a whole number, not 'two'."),
+        ("threads = 0", "threads=0 must be at least 1."),
+        ('workers = "two"', "workers takes a whole number, not 'two'."),
+        ("workers = -1", "workers=-1 must be at least 0."),
+        ('seed = "x"', "seed takes a whole number, not 'x'."),
+        ("seed = -5", "seed=-5 must not be below 0."),
+        ("seed = 2026-01-01", "seed takes a whole number, not datetime.date(2026, 1, 1)."),
+        ('allow_duplicates = "false"', "allow_duplicates takes true or false, not 'false'."),
+        ("quiet = 1", "quiet takes true or false, not 1."),
+        ('layers = [1]\nhook_names = ["blocks.1.hook_mlp_out"]', "The file has hook_names and layers"),
+        ("layers = [1]\n[forecast]\nonset = 77", "onset=77 is no step of the series"),
+    ],
+)
+def test_values_in_a_file_are_checked_as_options_are(tmp_path, text: str, message: str):
+    assert message in _planned(tmp_path, "life-history", text, code=2)
+
+
+def test_three_sizes_in_a_file_are_whole_numbers(tmp_path):
+    shown = _planned(tmp_path, "sufficiency", 'sequences = ["a", 2, 3]', code=2)
+    assert "sequences takes a list of whole numbers or a string, not ['a', 2, 3]." in shown
+
+
+def _planned(tmp_path: Path, command: str, text: str, *arguments: str, code: int = 0) -> str:
+    (tmp_path / "run.toml").write_text(text)
+    out = [] if text.startswith("out") else ["--out", str(tmp_path / "run")]
+    steps = [] if text.startswith("steps") else ["--steps", "0,4096"]
+    shown = RUNNER.invoke(app, [command, "--config", str(tmp_path / "run.toml"), "--dry-run", *out, *steps, *arguments])
+    assert shown.exit_code == code, shown.output
+    assert "Traceback" not in shown.output
+    return shown.output
+
+
+def test_where_hook_points_are_what_is_written_goes_before_the_file(tmp_path):
+    named = 'hook_names = ["blocks.1.hook_mlp_out"]\n'
+    assert 'hook_names = ["blocks.1.hook_mlp_out"]' in _planned(tmp_path, "life-history", named)
+    blocks = _planned(tmp_path, "life-history", named, "--layers", "3")
+    assert 'layers = "3"' in blocks
+    assert "hook_names" not in blocks
+    site = _planned(tmp_path, "life-history", named, "--sites", "hook_resid_mid")
+    assert "hook_names" not in site
+    whole = _planned(tmp_path, "life-history", "layers = [3]\n", "--hook-names", "blocks.2.hook_mlp_out")
+    assert 'hook_names = "blocks.2.hook_mlp_out"' in whole
+    assert "layers" not in whole
+    both = _planned(tmp_path, "life-history", "", "--hook-names", "blocks.2.hook_mlp_out", "--layers", "3", code=2)
+    assert "--hook-names and --layers both say where: leave one of them out." in both
+
+
+def test_a_file_and_what_is_written_are_one_before_they_are_checked(tmp_path):
+    assert "k = 4  #" in _planned(tmp_path, "life-history", "[sae]\nd_sae = 16\n", "--k", "4")
+    assert "k=32 features of d_sae=16" in _planned(tmp_path, "life-history", "[sae]\nd_sae = 16\n", code=2)
+    as_number = _planned(tmp_path, "life-history", "[matching]\nmin_similarity = 1\n")
+    assert as_number == _planned(tmp_path, "life-history", "", "--min-similarity", "1")
+
+
+def test_what_is_no_sae_or_of_another_width_is_refused():
+    from types import SimpleNamespace
+
+    import torch
+
+    import tl_lifehist as lh
+
+    series, hook = lh.CheckpointSeries.pocket().subset([0, 4096]), "blocks.1.hook_resid_post"
+
+    def refused(saes: object, message: str, hook_name: str = hook) -> None:
+        with pytest.raises(InputError, match=message):
+            lh.LifeHistoryStudy(series, [hook_name], saes=saes)
+
+    def wide(width: int, hook_name: str) -> dict[tuple[int, str], object]:
+        sae = SimpleNamespace(W_dec=torch.zeros(12, width), cfg=None, state_dict=dict)
+        return {(step, hook_name): sae for step in series.steps}
+
+    refused(5, r"saes= takes no int: give what lh\.train_saes returns")
+    refused([1], r"saes= takes no list: give what lh\.train_saes returns")
+    refused(dict.fromkeys(wide(96, hook), "sae"), r"saes= has no SAE but str for \(0, 'blocks\.1\.hook_resid_post'\)")
+    for site in ("hook_resid_post", "hook_mlp_out", "hook_attn_out"):
+        name = f"blocks.1.{site}"
+        refused(wide(7, name), f"for activations of width 7, and the model's are {series.shape.d_model} wide", name)
+        assert lh.LifeHistoryStudy(series, [name], saes=wide(series.shape.d_model, name)).saes is not None
+    inner = "blocks.1.mlp.hook_post"  # as wide as its layer
+    assert lh.LifeHistoryStudy(series, [inner], saes=wide(7, inner)).saes is not None
+
+
+def test_a_study_refuses_a_seed_below_0_and_an_onset_that_is_no_step():
+    import tl_lifehist as lh
+
+    series = lh.CheckpointSeries.pocket().subset([0, 4096])
+    with pytest.raises(InputError, match="seed=-5 must not be below 0"):
+        lh.LifeHistoryStudy(series, ["blocks.1.hook_resid_post"], seed=-5)
+    with pytest.raises(InputError, match=r"onset=77 is no step of the series, which has \[0, 4096\]"):
+        lh.LifeHistoryStudy(series, ["blocks.1.hook_resid_post"], onset=77)

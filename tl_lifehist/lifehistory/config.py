@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tl_lifehist.config import option
+from tl_lifehist.config import Section, above_zero, at_least, option, share_above_zero, within
 from tl_lifehist.errors import InputError, one_of
 
 
 @dataclass(frozen=True)
-class SAETraining:
+class SAETraining(Section):
     """How the SAEs are trained (D1)."""
 
     d_sae: int | None = option(None, "features of an SAE; 4 times the width by default (prior)")
@@ -20,21 +20,31 @@ class SAETraining:
     init: str = option("shared", 'initial weights: "shared", "independent" or "previous"')
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("init", self.init, ("shared", "independent", "previous"))
-        _at_least(self, 1, "k", "training_tokens", *(["d_sae"] if self.d_sae is not None else []))
+        at_least(self, 1, "d_sae", "k", "training_tokens")
+        if self.d_sae is not None and self.k > self.d_sae:
+            raise InputError(
+                f"k={self.k} features of d_sae={self.d_sae} cannot be active: set k to {self.d_sae} or less."
+            )
 
 
 @dataclass(frozen=True)
-class Alive:
+class Alive(Section):
     """Which features are alive (D2, D3)."""
 
     firing_threshold: float = option(1e-6, "a code up to it does not fire")
     min_rate: float = option(1e-3, "least firing rate of an alive feature")
     min_count: int = option(50, "least number of firings of an alive feature")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "firing_threshold", "min_count")
+        within(self, 0, 1, "min_rate")
+
 
 @dataclass(frozen=True)
-class Matching:
+class Matching(Section):
     """Which features of two checkpoints are one (D5 to D7)."""
 
     min_similarity: float = option(0.5, "least Pearson correlation of a match (paper)")
@@ -43,11 +53,14 @@ class Matching:
     max_gap: int = option(0, "checkpoints that a lineage may skip")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("method", self.method, ("gated", "dense"))
+        share_above_zero(self, "min_similarity", "transformed")
+        within(self, 0, 1, "max_gap")
 
 
 @dataclass(frozen=True)
-class CarrierRule:
+class CarrierRule(Section):
     """Which lineages are persistent carriers (D9)."""
 
     min_snapshots: int | None = option(None, "least number of checkpoints after step 0; by default from min_share")
@@ -55,9 +68,14 @@ class CarrierRule:
     consecutive: bool = option(True, "the checkpoints follow each other")
     alive_at_end: bool = option(True, "alive at the last checkpoint")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "min_snapshots")
+        share_above_zero(self, "min_share")
+
 
 @dataclass(frozen=True)
-class Containment:
+class Containment(Section):
     """Which features contain which (D12)."""
 
     min_containment: float = option(0.8, "least containment index of an edge")
@@ -65,9 +83,15 @@ class Containment:
     min_lift: float = option(2.0, "least lift of an edge")
     max_p: float = option(1e-6, "largest hypergeometric p, after Bonferroni")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share_above_zero(self, "min_containment", "max_p")
+        at_least(self, 0, "min_firings")
+        above_zero(self, "min_lift")
+
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Section):
     """How much of SAE noise is measured (C1)."""
 
     noise_steps: tuple[int, ...] | None = option(None, "checkpoints trained again; first, middle and last by default")
@@ -76,12 +100,13 @@ class Noise:
     unrelated_draws: int = option(3, "shuffles of the unrelated null")
 
     def __post_init__(self) -> None:
-        _at_least(self, 2, "n_frozen")  # one alone gives no spread
-        _at_least(self, 1, "frozen_draws", "unrelated_draws")
+        super().__post_init__()
+        at_least(self, 2, "n_frozen")  # one alone gives no spread
+        at_least(self, 1, "frozen_draws", "unrelated_draws")
 
 
 @dataclass(frozen=True)
-class ControlSets:
+class ControlSets(Section):
     """Control sets of loads and of recruitment (D19, C6, C8)."""
 
     controls: tuple[str, ...] = option(
@@ -91,11 +116,13 @@ class ControlSets:
     n_rewired: int = option(20, "degree-preserving rewirings of the graph")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "n_draws")
+        super().__post_init__()
+        at_least(self, 1, "n_draws")
+        at_least(self, 0, "n_rewired")
 
 
 @dataclass(frozen=True)
-class Equals:
+class Equals(Section):
     """When a feature counts as another's equal (D19)."""
 
     n_nearest: int = option(10, "neighbours in rate or mass that a control is drawn from")
@@ -104,11 +131,14 @@ class Equals:
     max_smd: float = option(0.25, "standardised mean difference above which nothing is testable")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "n_nearest")
+        super().__post_init__()
+        at_least(self, 1, "n_nearest")
+        at_least(self, 0, "caliper", "max_smd")
+        within(self, 0, 1, "max_unmatched")
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Section):
     """Parts that are samples even when nothing is reduced."""
 
     load_tokens: int = option(16_384, "positions on which ablations are scored")
@@ -121,11 +151,13 @@ class Sampling:
     frequent_ids: int = option(50, "most frequent vocabulary ids left out in control C11")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "load_tokens")
+        super().__post_init__()
+        at_least(self, 1, "load_tokens", "singles_per_role", "regression_sets", "contexts")
+        at_least(self, 0, "single_carriers", "content_draws", "window", "frequent_ids")
 
 
 @dataclass(frozen=True)
-class Forecasting:
+class Forecasting(Section):
     """What is predicted from the onset (D20, D21, D23)."""
 
     onset: int | None = option(None, "checkpoint to predict from; by default from onset_share")
@@ -137,9 +169,17 @@ class Forecasting:
     inverse_penalty: float = option(1.0, "C of the logistic regression")
     n_groups: int = option(10, "groups by entropy whose survival is shown")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "onset", "n_permutations")
+        at_least(self, 1, "n_repeats", "n_groups")
+        at_least(self, 2, "min_positives", "n_folds")  # each fold leaves one of either class to learn from
+        within(self, 0, 1, "onset_share")
+        above_zero(self, "inverse_penalty")
+
 
 @dataclass(frozen=True)
-class Verdicts:
+class Verdicts(Section):
     """When a claim counts."""
 
     level: float = option(0.05, "p at which a claim is beyond its null")
@@ -147,6 +187,11 @@ class Verdicts:
     early_share: float = option(0.01, "share of training that is early (paper)")
     min_lineages: int = option(10, "lineages below which function and direction are not compared")
     min_mass_share: float = option(0.5, "share of mass on infrastructure ids that makes a feature infrastructure")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 1, "null_draws", "min_lineages")
+        within(self, 0, 1, "level", "early_share", "min_mass_share")
 
 
 @dataclass(frozen=True)
@@ -164,9 +209,3 @@ class LifeHistoryConfig:
     sampling: Sampling = field(default_factory=Sampling)
     forecast: Forecasting = field(default_factory=Forecasting)
     verdicts: Verdicts = field(default_factory=Verdicts)
-
-
-def _at_least(config: object, least: int, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < least:
-            raise InputError(f"{name}={getattr(config, name)} must be at least {least}.")

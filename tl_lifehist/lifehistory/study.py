@@ -32,6 +32,7 @@ from tl_lifehist.lifehistory.stages.sweeps import sweeps
 from tl_lifehist.lifehistory.stages.tables import tables
 from tl_lifehist.preflight import check_stages, text_of
 from tl_lifehist.runs import Run
+from tl_lifehist.seeds import study_seed
 from tl_lifehist.stages import Cost, Planned, Stage, params_of
 from tl_lifehist.store import Store
 from tl_lifehist.study import run_study
@@ -80,7 +81,7 @@ class LifeHistoryStudy:
         reduced: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        self.series, self.seed, self.allow_duplicates = series, seed, allow_duplicates
+        self.series, self.seed, self.allow_duplicates = series, study_seed(seed), allow_duplicates
         self.reduced = dict(reduced or {})
         self.hook_names = tuple(hook_names)
         if len(set(self.hook_names)) != len(self.hook_names) or not self.hook_names:
@@ -92,7 +93,14 @@ class LifeHistoryStudy:
         self.train, self.test = text_of(series, train, "train"), text_of(series, test, "test")
         self.config = configured(LifeHistoryConfig, config, settings)
         CONTROLS.require(self.config.control_sets.controls, "controls")
+        onset = self.config.forecast.onset
+        if onset is not None and onset not in series.steps:
+            raise InputError(
+                f"onset={onset} is no step of the series, which has {list(series.steps)}: name one of these."
+            )
         self.saes = None if saes is None else GivenSAEs.of(saes, series.steps, self.hook_names)
+        if self.saes is not None:
+            self.saes.require_width(series.shape.d_model)
         self.noise_steps = self._noise_steps()
 
     def __repr__(self) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from tl_lifehist.config import option
+from tl_lifehist.config import Section, above_zero, at_least, option, within
 from tl_lifehist.errors import InputError, one_of
 
 
 @dataclass(frozen=True)
-class Dictionaries:
+class Dictionaries(Section):
     """How activations are decomposed (formula 1)."""
 
     methods: tuple[str, ...] = option(
@@ -23,18 +23,16 @@ class Dictionaries:
     leave_out_massive: float = option(0.0, "share of the rows farthest from the mean that is left out of every split")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("offset", self.offset, ("minimum", "relu"))
-        for name in ("n_components", "max_iter"):
-            if getattr(self, name) is not None:
-                _at_least(self, 1, name)
-        if self.tol is not None and not 0 < self.tol < math.inf:
-            raise InputError(f"tol={self.tol} must be a number above 0.")
+        at_least(self, 1, "n_components", "max_iter")
+        above_zero(self, "tol")
         if not 0 <= self.leave_out_massive < 0.5:
             raise InputError(f"leave_out_massive={self.leave_out_massive} must lie between 0 and 0.5.")
 
 
 @dataclass(frozen=True)
-class Heads:
+class Heads(Section):
     """What is fitted to read activations elsewhere: fixed heads (formula 7) and alignments (formula 16)."""
 
     translator_steps: int = option(400, "Adam steps of a fixed head")
@@ -44,15 +42,15 @@ class Heads:
     matched_rows: int = option(8192, "rows on which the components of two dictionaries are matched")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "translator_steps", "translator_rows", "matched_rows")
-        if not 0 < self.translator_rate < math.inf:
-            raise InputError(f"translator_rate={self.translator_rate} must be a number above 0.")
+        super().__post_init__()
+        at_least(self, 1, "translator_steps", "translator_rows", "matched_rows")
+        above_zero(self, "translator_rate")
         if not 0 <= self.ridge < math.inf:
             raise InputError(f"ridge={self.ridge} must be a number and not negative.")
 
 
 @dataclass(frozen=True)
-class Masks:
+class Masks(Section):
     """What masks preserve, and how they are calibrated (formulas 5 to 9)."""
 
     targets: tuple[str, ...] = option(
@@ -68,17 +66,15 @@ class Masks:
     learning_rate: float = option(0.05, "learning rate of a mask")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "mask_steps", "batch_size")
-        if not 0 < self.penalty_total < math.inf:
-            raise InputError(f"penalty_total={self.penalty_total} must be a number above 0.")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate={self.learning_rate} must be a number above 0.")
+        super().__post_init__()
+        at_least(self, 1, "mask_steps", "batch_size")
+        above_zero(self, "penalty_total", "learning_rate")
         one_of("relative_to", self.relative_to, ("entropy", "mean_ablation", "nats"))
         one_of("transfer_loss", self.transfer_loss, ("nmse", "kl"))
 
 
 @dataclass(frozen=True)
-class Comparisons:
+class Comparisons(Section):
     """What masks stand beside: other penalties, other seeds, masks that nobody optimised."""
 
     close_ups: tuple[str, ...] | None = option(
@@ -90,8 +86,9 @@ class Comparisons:
     overlap_draws: int = option(1000, "random masks beside an overlap")
 
     def __post_init__(self) -> None:
-        _at_least(self, 0, "n_random")
-        _at_least(self, 1, "overlap_draws")
+        super().__post_init__()
+        at_least(self, 0, "n_random")
+        at_least(self, 1, "overlap_draws")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(*self.seeds, 0) < 0:
             raise InputError(f"seeds={list(self.seeds)}: name at least one, each once, and none below 0.")
         if not all(0 < total < math.inf for total in self.sweep) or len(set(self.sweep)) != len(self.sweep):
@@ -99,7 +96,7 @@ class Comparisons:
 
 
 @dataclass(frozen=True)
-class Geometry:
+class Geometry(Section):
     """How sensitivity and curvature are measured (formulas 12 and 14), and the intervals beside figures."""
 
     fisher_rows: int = option(8192, "rows of the fixed head's Fisher")
@@ -108,11 +105,12 @@ class Geometry:
     interval_draws: int = option(1000, "draws of the interval of a KL over documents")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "fisher_rows", "fisher_samples", "label_draws", "interval_draws")
+        super().__post_init__()
+        at_least(self, 1, "fisher_rows", "fisher_samples", "label_draws", "interval_draws")
 
 
 @dataclass(frozen=True)
-class Trends:
+class Trends(Section):
     """When masks changed: trajectories (formula 17) and the onset of sufficiency (formula 18)."""
 
     max_lost: float = option(0.1, "share of what mean ablation costs that a sufficient mask may lose")
@@ -121,14 +119,13 @@ class Trends:
     trend_draws: int = option(1000, "draws of a trajectory's interval and p")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "trend_draws")
-        for name in ("max_lost", "onset_margin", "trend_p"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name}={getattr(self, name)} must lie between 0 and 1.")
+        super().__post_init__()
+        at_least(self, 1, "trend_draws")
+        within(self, 0, 1, "max_lost", "onset_margin", "trend_p")
 
 
 @dataclass(frozen=True)
-class Bridge:
+class Bridge(Section):
     """Carriers of a life history in masks over its SAEs."""
 
     n_sets: int = option(1000, "sets of equal mass beside the carriers")
@@ -137,11 +134,14 @@ class Bridge:
     max_gap: float = option(0.1, "gap in log mass, in standard deviations, above which nothing is testable")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "n_sets", "stratum")
+        super().__post_init__()
+        at_least(self, 1, "n_sets", "stratum")
+        at_least(self, 0, "max_gap")
+        within(self, 0, 1, "max_unmatched")
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class Verdicts(Section):
     """When a claim counts."""
 
     level: float = option(0.05, "p at which a claim is beyond its null")
@@ -150,21 +150,20 @@ class Verdicts:
     least_effect: float = option(0.01, "difference, as a share of the larger mean, below which nothing counts")
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "least_units", "n_flips")
-        for name in ("level", "least_effect"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name}={getattr(self, name)} must lie between 0 and 1.")
+        super().__post_init__()
+        at_least(self, 1, "least_units", "n_flips")
+        within(self, 0, 1, "level", "least_effect")
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Section):
     """What decides nothing but how much is held at once."""
 
     hooks_per_pass: int | None = option(None, "hook points that a clean pass serves at once; all by default")
 
     def __post_init__(self) -> None:
-        if self.hooks_per_pass is not None:
-            _at_least(self, 1, "hooks_per_pass")
+        super().__post_init__()
+        at_least(self, 1, "hooks_per_pass")
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,3 @@ class SufficiencyConfig:
     bridge: Bridge = field(default_factory=Bridge)
     verdicts: Verdicts = field(default_factory=Verdicts)
     memory: Memory = field(default_factory=Memory)
-
-
-def _at_least(config: object, least: int, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < least:
-            raise InputError(f"{name}={getattr(config, name)} must be at least {least}.")

@@ -15,6 +15,7 @@ from tl_lifehist.errors import InputError
 from tl_lifehist.execute import Executor
 from tl_lifehist.preflight import check_stages, text_of
 from tl_lifehist.runs import Run
+from tl_lifehist.seeds import study_seed
 from tl_lifehist.stages import Cost, Planned, Stage, params_of
 from tl_lifehist.store import Store
 from tl_lifehist.study import run_study
@@ -82,9 +83,7 @@ class SufficiencyStudy:
         reduced: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        self.series, self.seed, self.allow_duplicates = series, seed, allow_duplicates
-        if seed < 0:
-            raise InputError(f"seed={seed} must not be below 0.")
+        self.series, self.seed, self.allow_duplicates = series, study_seed(seed), allow_duplicates
         self.config = _without_own_penalty(configured(SufficiencyConfig, config, settings))
         methods = METHODS.require(self.config.dictionaries.methods, "methods")
         TARGETS.require(self.config.masks.targets, "targets")
