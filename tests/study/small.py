@@ -6,6 +6,16 @@ import sys
 from typing import Any
 
 HOOKS = ("blocks.0.hook_resid_post", "blocks.3.hook_resid_post")
+FEW = {  # parts whose number says nothing in a test
+    "n_permutations": 5,
+    "n_repeats": 2,
+    "frozen_draws": 20,
+    "n_rewired": 2,
+    "singles_per_role": 4,
+    "single_carriers": 5,
+    "regression_sets": 8,
+    "content_draws": 3,
+}
 
 
 def small_study(**changes: Any) -> Any:
@@ -19,6 +29,7 @@ def small_study(**changes: Any) -> Any:
         "training_tokens": 6000,
         "n_draws": 5,
         "load_tokens": 500,
+        **FEW,
     }
     series = changes.pop("series", None) or lh.CheckpointSeries.pocket().subset([0, 128, 1024, 4096])
     return lh.LifeHistoryStudy(series, HOOKS, **{**settings, **changes})

@@ -21,22 +21,7 @@ from tl_lifehist.runs import run_status
 from tl_lifehist.store import Store
 
 pytestmark = pytest.mark.usefixtures("saelens")
-SIZES: dict[str, Any] = {
-    "training_tokens": 2000,
-    "d_sae": 48,
-    "k": 6,
-    "n_draws": 3,
-    "load_tokens": 250,
-    "n_permutations": 5,
-    "n_repeats": 2,
-    "frozen_draws": 20,
-    "null_draws": 50,
-    "n_rewired": 2,
-    "singles_per_role": 2,
-    "single_carriers": 3,
-    "regression_sets": 8,
-    "content_draws": 3,
-}
+SIZES: dict[str, Any] = {"training_tokens": 2000, "d_sae": 48, "k": 6, "n_draws": 3, "load_tokens": 250}
 STEPS = (0, 512, 4096)
 LOADED: list[int] = []  # by the original run
 

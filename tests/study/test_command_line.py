@@ -38,8 +38,10 @@ def test_a_study_from_the_command_line(tmp_path, saelens):
 
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for _, text in pocket_texts("test")))
     sizes = "--d-sae 32 --k 4 --training-tokens 2000 --n-draws 3 --load-tokens 200 --workers 0 --quiet"
+    sizes += " --n-permutations 5 --n-repeats 2 --regression-sets 8 --content-draws 3"
     where = ["--texts", str(texts), "--out", str(tmp_path / "run")]
     arguments = ["life-history", "--steps", "0,4096", "--layers", "1", *where, *sizes.split()]
+    arguments = [*(one for one in arguments if one != "--quiet"), "--quiet"]
     shown = RUNNER.invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "persistent carriers" in shown.output

@@ -61,8 +61,7 @@ def test_the_plan_of_masks_is_what_the_run_then_takes(counted, tmp_path):
 def test_the_plan_of_a_life_history_is_what_the_run_then_takes(counted, tmp_path, saelens):
     series, count = counted
     texts = {"train": lh.TokenSet.pocket("train")[::60], "test": lh.TokenSet.pocket("test")[::12]}
-    sizes = {"n_permutations": 5, "n_repeats": 2, "singles_per_role": 2, "single_carriers": 3, "regression_sets": 8}
-    few = {"training_tokens": 1500, "n_draws": 1, "load_tokens": 250, "noise_steps": (4096,), **sizes}
+    few = {"training_tokens": 1500, "n_draws": 1, "load_tokens": 250, "noise_steps": (4096,)}
     study = small_study(series=series, **few, **texts)
     plan = plan_study(study, tmp_path / "run")
     assert count == [0]

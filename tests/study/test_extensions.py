@@ -24,19 +24,7 @@ from tl_lifehist.cli import app
 from tl_lifehist.dry_run import plan_study
 from tl_lifehist.errors import InputError
 
-SMALL: dict[str, Any] = {
-    "training_tokens": 2000,
-    "d_sae": 48,
-    "k": 6,
-    "n_draws": 3,
-    "load_tokens": 250,
-    "n_permutations": 5,
-    "n_repeats": 2,
-    "singles_per_role": 2,
-    "single_carriers": 3,
-    "regression_sets": 8,
-    "content_draws": 3,
-}
+SMALL: dict[str, Any] = {"training_tokens": 2000, "d_sae": 48, "k": 6, "n_draws": 3, "load_tokens": 250}
 
 
 @pytest.fixture(autouse=True)
