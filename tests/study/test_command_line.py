@@ -37,12 +37,11 @@ def test_a_study_from_the_command_line(tmp_path, saelens):
     from tl_lifehist.checkpoints.pocket import pocket_texts
 
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for _, text in pocket_texts("test")))
-    sizes = "--d-sae 32 --k 4 --training-tokens 2000 --n-draws 3 --load-tokens 200 --workers 0 --quiet"
+    sizes = "--d-sae 32 --k 4 --training-tokens 2000 --n-draws 3 --load-tokens 200 --workers 0"
     sizes += " --n-permutations 5 --n-repeats 2 --regression-sets 8 --content-draws 3"
     where = ["--texts", str(texts), "--out", str(tmp_path / "run")]
     arguments = ["life-history", "--steps", "0,4096", "--layers", "1", *where, *sizes.split()]
-    arguments = [*(one for one in arguments if one != "--quiet"), "--quiet"]
-    shown = RUNNER.invoke(app, arguments)
+    shown = RUNNER.invoke(app, [*arguments, "--quiet"])
     assert shown.exit_code == 0, shown.output
     assert "persistent carriers" in shown.output
     assert "about 40x" in shown.output
@@ -51,13 +50,13 @@ def test_a_study_from_the_command_line(tmp_path, saelens):
     assert again.output.strip().endswith("report.html")
     status = RUNNER.invoke(app, ["status", str(tmp_path / "run")])
     assert status.output.splitlines()[-1] == f"{len(status.output.splitlines()) - 1} done"
-    same = RUNNER.invoke(app, arguments[:-1])  # not --quiet
+    same = RUNNER.invoke(app, arguments)
     assert "used again: check/step0" in same.output
     assert "computed" not in same.output
     (tmp_path / "run" / "tables" / "events.parquet").unlink()
     status = RUNNER.invoke(app, ["status", str(tmp_path / "run")])
     assert "damaged  events.parquet is missing" in status.output
-    changed = RUNNER.invoke(app, [*arguments[:-1], "--level", "0.01", "--dry-run"])
+    changed = RUNNER.invoke(app, [*arguments, "--level", "0.01", "--dry-run"])
     assert "computed (damaged: events.parquet is missing): tables" not in changed.output  # it is stale as well
     assert "computed (stale: level: 0.05 → 0.01): load/count, load/rate, load/mass" in changed.output
 
