@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from plausible import in_order
+from report.plausible import in_order
 
 from tl_lifehist.sufficiency.tables import TABLES
 
