@@ -144,7 +144,7 @@ def test_a_checkpoint_is_loaded_once_for_all_its_saes(original):
 
 def test_given_saes_enter_as_the_first_stages_output(original, tmp_path, trainings):
     saes = lh.dictionaries.load_saes(original / "stages" / "saes")
-    alone = study(saes={key: saes[key] for key in saes}).run(tmp_path / "mapping")
+    alone = study(saes={key: saes[key] for key in saes}, training_tokens=600_000).run(tmp_path / "mapping")
     assert trainings == []
     same = ("lineages", "features", "dag", "load", "forecast")
     for name in same:

@@ -202,7 +202,8 @@ def test_given_saes_are_taken_up_as_they_are(trained, given):
     for new, old in (("data1", "data1"), ("init1", "init1"), ("init2", "warm2")):
         assert equal_weights(given.saes(4096, new), trained.saes(4096, old))
     held = lh.dictionaries.SAEs({(s, h): sae for s in given.steps for h, sae in given.saes(s).items()})
-    again = trained_study(series=given.study.series, saes=held, noise_steps=None)
+    of_others = {"training_tokens": 600_000, "init": "shared"}  # nobody knows how they were trained
+    again = trained_study(series=given.study.series, saes=held, noise_steps=None, **of_others)
     digests = [
         {one.name: one.params for one in study.stages() if "saes/" in one.name} for study in (again, given.study)
     ]

@@ -365,6 +365,7 @@ def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_
     fires[:, 15:] = False  # five features that never fire
     profile = lh.FeatureProfiles(4096, HOOKS[1], sp.csc_array(fires * 1.0))
     monkeypatch.setattr(module, "stored_features", lambda *_: (sae, profile, [0, 3, 7]))
+    monkeypatch.setattr(module, "alive_features", lambda *_: list(range(15)))
     seen: dict[str, list] = {"with_reference": [], "calibrate_on": [], "evaluate_mask": []}
     for name, calls in seen.items():
         real = getattr(module, name)

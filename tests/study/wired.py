@@ -32,8 +32,10 @@ TRAINED: dict[str, Any] = {
     "n_groups": 6, "level": 0.3, "null_draws": 120, "early_share": 0.3, "min_lineages": 20, "min_mass_share": 0.3,
 }  # fmt: skip
 # What one run cannot tell from a default another can: a rate that decides who is alive, an onset that is named.
+OF_TRAINING = ("d_sae", "k", "training_tokens", "init")
 GIVEN: dict[str, Any] = {
-    **TRAINED, "init": "independent", "method": "gated", "min_rate": 0.03, "min_count": 60, "min_similarity": 0.65,
+    **{name: value for name, value in TRAINED.items() if name not in OF_TRAINING},
+    "method": "gated", "min_rate": 0.03, "min_count": 60, "min_similarity": 0.65,
     "transformed": None, "max_gap": 0, "min_snapshots": None, "min_firings": 60, "controls": ("rate", "count"),
     "single_carriers": 50, "load_tokens": 200, "onset": 128, "max_unmatched": 0.95, "min_lineages": 30,
     "alive_at_end": True,
@@ -68,8 +70,14 @@ def renamed(run: Path, folder: Path) -> Path:
     """The SAEs of a run as another run's, whose second training from other weights is what was a warm start."""
     for kind in ("saes", "replicates"):
         shutil.copytree(run / "stages" / kind, folder / "stages" / kind)
-    shutil.rmtree(folder / "stages" / "replicates" / "warm1")
     (folder / "stages" / "replicates" / "warm2").rename(folder / "stages" / "replicates" / "init2")
+    of_run, of_other = Store(run), Store(folder)
+    record = of_run.record
+    record["config"]["sae"]["init"] = "independent"
+    of_other.write_record(record)
+    of_other.write_plan(
+        {name.replace("warm2", "init2"): one for name, one in of_run.plan.items() if "warm1" not in name}
+    )
     return folder
 
 

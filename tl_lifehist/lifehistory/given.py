@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from tl_lifehist.config import from_sections
 from tl_lifehist.dictionaries.sae import SAEs, load_sae, load_saes
 from tl_lifehist.errors import InputError
 from tl_lifehist.hook_names import parse_hook_name
+from tl_lifehist.lifehistory.config import LifeHistoryConfig, SAETraining
 from tl_lifehist.lifehistory.history import sae_stage
-from tl_lifehist.stages import fingerprint, plain
+from tl_lifehist.lifehistory.stored import whole
+from tl_lifehist.stages import fingerprint, plain, state_of
+from tl_lifehist.store import Store
 
 _WANTED = "give what lh.train_saes returns, a mapping {(step, hook_name): sae} or a folder of SAEs"
 
 
 @dataclass(frozen=True, eq=False)
 class GivenSAEs:
-    """SAEs by (step, hook point) for each replicate; "" are the study's own."""
+    """SAEs by (step, hook point) for each replicate; "" are the study's own.
+
+    Attributes:
+        known: how an earlier run says that they were trained; None of other SAEs.
+    """
 
     saes: Mapping[str, Mapping[tuple[int, str], Any]]
     steps: tuple[int, ...]
     hook_names: tuple[str, ...]
+    known: SAETraining | None = None
 
     @classmethod
     def of(cls, source: Any, steps: Sequence[int], hook_names: Sequence[str]) -> GivenSAEs:
         """From a mapping, a folder of SAELens folders, or the folder of an earlier run.
 
         Raises:
-            InputError: what is given is no SAEs, one is missing, or SAEs of one hook point differ in width.
+            InputError: what is given is no SAEs, one is missing or damaged, SAEs of one hook point differ in width, or the
+                run is none of a life history.
         """
-        found = cls({k: dict(v) for k, v in _read(source).items()}, tuple(steps), tuple(hook_names))
+        run = _run_in(Path(source)) if isinstance(source, (str, PathLike)) else None
+        saes = _read(source) if run is None else _of_run(run, steps, hook_names)
+        known = None if run is None else _training_of(run)
+        found = cls({k: dict(v) for k, v in saes.items()}, tuple(steps), tuple(hook_names), known)
         own = found.saes[""]
         missing = [(s, h) for s in steps for h in hook_names if (s, h) not in own]
         if missing:
@@ -75,6 +88,32 @@ class GivenSAEs:
             if name and all((step, h) in held for h in self.hook_names)
         )
 
+    def training(self, asked: SAETraining, names: Collection[str]) -> SAETraining:
+        """How they were trained: all of it from an earlier run; of others `d_sae` and, where they have one, `k`. SAEs
+        of several sizes count as the largest.
+
+        Args:
+            asked: what the study was asked for.
+            names: its settings that were named one by one.
+
+        Raises:
+            InputError: something else is asked for.
+        """
+        found = self._sizes() if self.known is None else self.known
+        for name in (one.name for one in fields(SAETraining)):
+            value = getattr(asked, name)
+            if value != getattr(found, name) and (name in names or value != getattr(SAETraining(), name)):
+                raise InputError(
+                    f"{name}={value!r} is a setting of training, and the SAEs of saes= have had theirs: leave it out."
+                )
+        return found
+
+    def _sizes(self) -> SAETraining:
+        own = [self.saes[""][s, h] for s in self.steps for h in self.hook_names]
+        d_sae = max(int(sae.W_dec.shape[0]) for sae in own)
+        active = [int(k) for sae in own if (k := getattr(sae.cfg, "k", None)) is not None]
+        return replace(SAETraining(), d_sae=d_sae, k=max(active, default=min(SAETraining().k, d_sae)))
+
     def digest(self, step: int, replicate: str) -> str:
         """A hash of weights and configurations."""
         found = hashlib.sha256()
@@ -104,10 +143,6 @@ def _read(source: Any) -> dict[str, Mapping[tuple[int, str], Any]]:
     if not isinstance(source, (str, PathLike)):
         raise InputError(f"saes= takes no {type(source).__name__}: {_WANTED}.")
     path = Path(source)
-    if (path / "stages" / "saes").is_dir():  # a run
-        again = sorted((path / "stages" / "replicates").glob("*"))
-        found = {"": path / "stages" / "saes", **{folder.name: folder for folder in again}}
-        return {name: _held(load_saes(folder)) for name, folder in found.items()}
     if (path / "units" / "saes").is_dir():  # a run of the first version
         names: dict[str, dict[tuple[int, str], Any]] = {"": {}}
         for sae in sorted(path.glob("units/saes/step*/*/*/cfg.json")):
@@ -116,6 +151,36 @@ def _read(source: Any) -> dict[str, Mapping[tuple[int, str], Any]]:
             held[int(step.removeprefix("step")), hook_name] = load_sae(sae.parent)
         return dict(names)
     return {"": _held(load_saes(path))}
+
+
+def _run_in(path: Path) -> Store | None:
+    of_first_version = (path / "units" / "saes").is_dir()
+    is_run = (path / "study.json").is_file() or (path / "stages" / "saes").is_dir()
+    return Store(path) if is_run and not of_first_version else None
+
+
+def _of_run(store: Store, steps: Sequence[int], hook_names: Sequence[str]) -> dict[str, dict[tuple[int, str], Any]]:
+    """What the last start of a run planned, so that replicates of other settings, which lie there still, stay out. The
+    run's own SAEs have to be there; replicates may be missing, but none may be damaged.
+    """
+    found: dict[str, dict[tuple[int, str], Any]] = {"": {}}
+    planned = store.plan
+    replicates = {stage.split("/")[1] for stage in planned if stage.startswith("replicates/")}
+    for name in ("", *sorted(replicates)):
+        for step in steps:
+            stage = sae_stage(step, name)
+            if stage not in planned or (name and state_of(stage, planned[stage], store)[0] in ("missing", "stale")):
+                continue
+            held = whole(store, stage)
+            found.setdefault(name, {}).update({(step, h): held[h] for h in hook_names if h in held})
+    return found
+
+
+def _training_of(store: Store) -> SAETraining:
+    record = store.record
+    if record["study"] != "life-history":
+        raise InputError(f"{store.path} holds a run of another study, {record['study']!r}: give one of a life history.")
+    return from_sections(LifeHistoryConfig, {"sae": record["config"]["sae"]}).sae
 
 
 def _held(saes: Mapping[tuple[int, str], Any] | SAEs) -> dict[tuple[int, str], Any]:

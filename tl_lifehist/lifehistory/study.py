@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,8 @@ class LifeHistoryStudy:
         test: other text, that everything is measured on.
         saes: SAEs that are there already, instead of training them: what `train_saes` or `load_saes` gives, any mapping
             `{(step, hook_name): sae}`, a folder of `step{N}/{hook_name}` in SAELens' format, or the folder of an
-            earlier life-history run, whose replicates come along. Others have no replicates, so that what needs the
-            noise of their training is not testable.
+            earlier life-history run, whose replicates and whose settings of training come along. Others have no
+            replicates, so that what needs the noise of their training is not testable.
         config: every threshold and size, by section; see `LifeHistoryConfig`.
         seed: of everything random.
         allow_duplicates: run even if checkpoints hold identical weights.
@@ -59,7 +59,7 @@ class LifeHistoryStudy:
 
     Raises:
         InputError: an unknown setting or one out of range, fewer than two checkpoints, a hook point named twice, no
-            text, SAEs that are missing or of another width.
+            text, SAEs that are missing, damaged or of another width, a setting of training that SAEs given do not have.
 
     How it can mislead: every count depends on SAE size, training length and text; compare runs only at equal settings,
     and read each claim with its null and its n.
@@ -101,6 +101,7 @@ class LifeHistoryStudy:
         self.saes = None if saes is None else GivenSAEs.of(saes, series.steps, self.hook_names)
         if self.saes is not None:
             self.saes.require_width(series.shape.d_model)
+            self.config = replace(self.config, sae=self.saes.training(self.config.sae, settings))
         self.noise_steps = self._noise_steps()
 
     def __repr__(self) -> str:
@@ -224,6 +225,8 @@ class LifeHistoryStudy:
 
     def warnings(self) -> list[str]:
         """What its settings make of its texts, a sentence each."""
+        if self.saes is not None:
+            return []
         times = self.config.sae.training_tokens / self.train.n_valid
         return [f"Each SAE is trained on every position about {times:,.1f} times."] if times > 1 else []
 

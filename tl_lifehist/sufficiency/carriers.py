@@ -80,6 +80,7 @@ def carrier_enrichment(
     profile: FeatureProfiles,
     carriers: Sequence[int],
     *,
+    alive: Sequence[int] | None = None,
     n_sets: int = N_SETS,
     stratum: int = STRATUM,
     max_unmatched: float = MAX_UNMATCHED,
@@ -92,8 +93,9 @@ def carrier_enrichment(
 
     Args:
         gates: one for each alive feature of the profile, in order.
-        profile: the SAE's features on a text; its `alive()` says which are gated.
+        profile: the SAE's features on a text.
         carriers: features of the SAE.
+        alive: the features that are gated, ascending; by default those of `profile.alive()`.
         n_sets: matched sets.
         stratum: features of neighbouring mass among which labels are exchanged (ours: ten).
         max_unmatched: share of the carriers without an equal above which there is no p (D19: 0.1).
@@ -103,18 +105,18 @@ def carrier_enrichment(
     Raises:
         InputError: another number of gates than alive features, or no carrier among them.
     """
-    alive = np.flatnonzero(profile.alive())
-    if gates.shape != (len(alive),):
-        raise InputError(f"There are {tuple(gates.shape)} gates for {len(alive)} alive features: give one for each.")
-    chosen = sorted(set(map(int, carriers)) & set(alive.tolist()))
+    gated = np.flatnonzero(profile.alive()) if alive is None else np.asarray(alive, dtype=np.int64)
+    if gates.shape != (len(gated),):
+        raise InputError(f"There are {tuple(gates.shape)} gates for {len(gated)} alive features: give one for each.")
+    chosen = sorted(set(map(int, carriers)) & set(gated.tolist()))
     if not chosen:
         raise InputError("No carrier is alive here: give the carriers of the same SAE and step.")
     gate = np.full(profile.acts.shape[1], np.nan)
-    gate[alive] = gates.detach().double().cpu().numpy()
+    gate[gated] = gates.detach().double().cpu().numpy()
     whole = float(np.nanmean(gate))
     log_mass = np.log10(np.maximum(profile.mass, 1e-30))
     carrier = np.isin(np.arange(len(gate)), chosen)
-    by_mass = np.array_split(alive[np.argsort(log_mass[alive], kind="stable")], max(1, len(alive) // stratum))
+    by_mass = np.array_split(gated[np.argsort(log_mass[gated], kind="stable")], max(1, len(gated) // stratum))
     strata = [s for s in by_mass if 0 < carrier[s].sum() < len(s)]  # the others have nothing to exchange
     n = int(sum(carrier[s].sum() for s in strata))
     rng = np.random.default_rng(seed)
@@ -128,7 +130,7 @@ def carrier_enrichment(
     draws = total / max(n, 1) / whole
     against = float(np.mean(np.concatenate([gate[s][carrier[s]] for s in strata]))) / whole if strata else float("nan")
     unmatched = 1 - n / len(chosen)
-    scale = float(log_mass[alive].std()) or 1.0
+    scale = float(log_mass[gated].std()) or 1.0
     gap = (mass - mass_of_sets) / n / scale if n else float("nan")
     testable = unmatched <= max_unmatched and abs(gap) <= max_gap
     null = Null(against, draws, rounding=1e-12)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.errors import InputError
+from tl_lifehist.lifehistory.stored import whole
+from tl_lifehist.runs import load_run
 from tl_lifehist.stages import fingerprint
 from tl_lifehist.store import TABLES, Store
 
@@ -27,8 +29,8 @@ class GivenHistory:
                 checkpoint of this series.
         """
         store = Store(self.path)
+        load_run(self.path)
         known = store.record
-        store.table("claims")
         if known["study"] != "life-history" or known.get("series") != series.name:
             raise InputError(
                 f"{self.path} holds no life-history run of the series {series.name!r}: give one of the same."
@@ -40,8 +42,12 @@ class GivenHistory:
         return {step: tuple(shared or known["hook_names"]) for step in steps}
 
     def digest(self, step: int) -> str:
-        """A hash of what decided the SAEs of a checkpoint, their profiles and the carriers; not of where they lie."""
-        store = Store(self.path)
-        return fingerprint(
-            {name: store.manifest(name).key for name in (f"saes/step{step}", f"profiles/step{step}", TABLES)}
-        )
+        """A hash of what decided the SAEs of a checkpoint, their profiles and the carriers; not of where they lie.
+
+        Raises:
+            InputError: one of them is missing, damaged, or of an earlier start of the run.
+        """
+        store, names = Store(self.path), (f"saes/step{step}", f"profiles/step{step}", TABLES)
+        for name in (*names, "lineages"):
+            whole(store, name)  # a key speaks for the files only where they are as they were written
+        return fingerprint({name: store.manifest(name).key for name in names})

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tl_lifehist.dictionaries.protocol import Dictionary, with_reference
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
-from tl_lifehist.lifehistory.stored import stored_features
+from tl_lifehist.lifehistory.stored import alive_features, stored_features
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.stages import Inputs, Outputs
 from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_on
@@ -74,7 +73,9 @@ def feature_masks(
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """An SAE of a life history with its profile, its alive features as a dictionary, and which of all are carriers."""
+    """An SAE of a life history with its profile, the features that the run counts as alive as a dictionary, and which
+    of all are carriers.
+    """
 
     profile: FeatureProfiles
     subset: FeatureSubset
@@ -84,7 +85,7 @@ class Site:
     def read(cls, folder: str, step: int, hook_name: str) -> Site | None:
         """From the run's folder; None where no carrier is alive."""
         sae, profile, carriers = stored_features(folder, step, hook_name)
-        alive = np.flatnonzero(profile.alive()).tolist()
+        alive = alive_features(folder, step, hook_name)
         return cls(profile, FeatureSubset(sae, alive), carriers) if set(carriers) & set(alive) else None
 
 
@@ -119,6 +120,7 @@ def site_rows(
             mask.gates,
             site.profile,
             site.carriers,
+            alive=site.subset.features.tolist(),
             n_sets=bridge.n_sets,
             stratum=bridge.stratum,
             max_unmatched=bridge.max_unmatched,
