@@ -70,8 +70,10 @@ def renamed(run: Path, folder: Path) -> Path:
     """The SAEs of a run as another run's, whose second training from other weights is what was a warm start."""
     for kind in ("saes", "replicates"):
         shutil.copytree(run / "stages" / kind, folder / "stages" / kind)
-    (folder / "stages" / "replicates" / "warm2").rename(folder / "stages" / "replicates" / "init2")
     of_run, of_other = Store(run), Store(folder)
+    warm = f"replicates/warm2/step{STEPS[-1]}"
+    manifest = of_run.manifest(warm)
+    of_other.save(warm.replace("warm2", "init2"), dict(of_run.results(warm)), manifest.key, manifest.decided_by)
     record = of_run.record
     record["config"]["sae"]["init"] = "independent"
     of_other.write_record(record)
