@@ -40,7 +40,7 @@ class GivenSAEs:
         """From a mapping, a folder of SAELens folders, or the folder of an earlier run.
 
         Raises:
-            InputError: what is given is no SAEs, one is missing or damaged, SAEs of one hook point differ in width, or the
+            InputError: what is given is no SAEs, one is missing or damaged, those of a hook point differ in width, or the
                 run is none of a life history.
         """
         run = _run_in(Path(source)) if isinstance(source, (str, PathLike)) else None
