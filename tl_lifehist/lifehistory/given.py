@@ -40,8 +40,8 @@ class GivenSAEs:
         """From a mapping, a folder of SAELens folders, or the folder of an earlier run.
 
         Raises:
-            InputError: what is given is no SAEs, one is missing or damaged, those of a hook point differ in width, or the
-                run is none of a life history.
+            InputError: what is given is no SAEs, one is missing or damaged, those of a hook point differ in width, or
+                the run is none of a life history.
         """
         run = _run_in(Path(source)) if isinstance(source, (str, PathLike)) else None
         saes = _read(source) if run is None else _of_run(run, steps, hook_names)
