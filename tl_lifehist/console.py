@@ -205,8 +205,9 @@ def run_or_plan(study: Any, values: Mapping[str, Any]) -> None:
 
         plan = plan_study(study, out, threads=threads)
         typer.echo("# The whole run, as a file for --config\n" + _as_toml(values) + "\n" + plan.settings)
-        typer.echo(str(plan))
-        typer.echo("Nothing was done: the same command without --dry-run starts it.")
+        # beside the file, not in it: `--dry-run > run.toml` is a file for --config
+        typer.echo(str(plan), err=True)
+        typer.echo("Nothing was done: the same command without --dry-run starts it.", err=True)
         return
     say_reduced(study.reduced)
     quiet = values["quiet"]
@@ -247,8 +248,12 @@ def print_comparison(a: Path, b: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from tl_lifehist.errors import InputError
     from tl_lifehist.runs import compare_runs, load_run
 
+    kinds = [load_run(path).study["study"] for path in (a, b)]
+    if kinds[0] != kinds[1]:
+        raise InputError(f"{a} is a {kinds[0]} run and {b} a {kinds[1]} run: compare two of the same study.")
     both = compare_runs(load_run(a), load_run(b))
     table = Table("claim", f"{a.name}", "null", "verdict", f"{b.name}", "null", "verdict")
     for row in both.itertuples(index=False):

@@ -31,6 +31,8 @@ def text_of(series: CheckpointSeries, tokens: TokenSet | None, split: str) -> To
                 f"Give {split}=TokenSet.from_texts(texts, tokenizer): only the pocket suite has text of its own."
             )
         tokens = TokenSet.pocket(split)
+    if not isinstance(tokens, TokenSet):
+        raise InputError(f"{split} is a {type(tokens).__name__}: give a TokenSet.from_texts(texts, tokenizer).")
     if tokens.n_valid == 0:
         raise InputError(f"The {split} tokens have no valid position.")
     return tokens

@@ -83,7 +83,7 @@ class LifeHistoryStudy:
     ) -> None:
         self.series, self.seed, self.allow_duplicates = series, study_seed(seed), allow_duplicates
         self.reduced = dict(reduced or {})
-        self.hook_names = tuple(hook_names)
+        self.hook_names = (hook_names,) if isinstance(hook_names, str) else tuple(hook_names)
         if len(set(self.hook_names)) != len(self.hook_names) or not self.hook_names:
             raise InputError("Name at least one hook point, and each only once.")
         if len(series.steps) < 2:

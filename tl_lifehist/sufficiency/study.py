@@ -101,7 +101,7 @@ class SufficiencyStudy:
                 raise InputError(f"No position of the {split} tokens is scored: they need labels at valid positions.")
         if hook_names is None:
             hook_names = [f"blocks.{i}.{site}" for i in default_layers(series.shape.n_layers) for site in SITES]
-        self.hook_names = tuple(hook_names)
+        self.hook_names = (hook_names,) if isinstance(hook_names, str) else tuple(hook_names)
         if not self.hook_names or len(set(self.hook_names)) != len(self.hook_names):
             raise InputError("Name at least one hook point, and each only once.")
         self.life_history = None if life_history is None else GivenHistory(Path(life_history))
