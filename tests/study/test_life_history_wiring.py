@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -45,10 +46,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(scope="module")
-def given(trained: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folder = tmp_path_factory.mktemp("given")
-    study = given_study(renamed(trained.run.path, folder / "saes"))
-    return Case(study, study.run(folder / "run"))
+def given_saes(trained: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return renamed(trained.run.path, tmp_path_factory.mktemp("given") / "saes")
+
+
+@pytest.fixture(scope="module")
+def given(given_saes: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    study = given_study(given_saes)
+    return Case(study, study.run(tmp_path_factory.mktemp("given") / "run"))
 
 
 @pytest.fixture(scope="module", params=["trained", "given"])
@@ -196,18 +201,29 @@ def test_the_noise_is_of_the_runs_own_way_to_start(init: str):
         assert stages[name].needs == (() if start is None else (f"saes/step{start}",))
 
 
-def test_given_saes_are_taken_up_as_they_are(trained, given):
+def test_given_saes_are_taken_up_as_they_are(given, given_saes):
+    def held(stage: str) -> dict[str, Any]:
+        results = Store(given_saes).results(stage)
+        return {h: results[h] for h in HOOKS}
+
     for step in given.steps:
-        assert equal_weights(given.saes(step), trained.saes(step))
-    for new, old in (("data1", "data1"), ("init1", "init1"), ("init2", "warm2")):
-        assert equal_weights(given.saes(4096, new), trained.saes(4096, old))
-    held = lh.dictionaries.SAEs({(s, h): sae for s in given.steps for h, sae in given.saes(s).items()})
+        assert equal_weights(given.saes(step), held(f"saes/step{step}"))
+    for name in ("data1", "init1", "init2"):
+        assert equal_weights(given.saes(4096, name), held(f"replicates/{name}/step4096"))
+
+
+def test_given_saes_are_known_by_their_weights(given):
     of_others = {"training_tokens": 600_000, "init": "shared"}  # nobody knows how they were trained
-    again = trained_study(series=given.study.series, saes=held, noise_steps=None, **of_others)
-    digests = [
-        {one.name: one.params for one in study.stages() if "saes/" in one.name} for study in (again, given.study)
-    ]
-    assert digests[0] == digests[1]
+
+    def digests(saes: dict[tuple[int, str], Any]) -> dict[str, Any]:
+        study = trained_study(series=given.study.series, saes=saes, noise_steps=None, **of_others)
+        return {one.name: one.params for one in study.stages() if one.name.startswith("saes/")}
+
+    held = dict(given.all_saes.items())
+    known = digests(held)
+    assert known == {one.name: one.params for one in given.study.stages() if one.name.startswith("saes/")}
+    other = digests({**held, (1024, HOOKS[1]): held[4096, HOOKS[1]]})
+    assert {name for name in known if known[name] != other[name]} == {"saes/step1024"}
 
 
 # ---------------------------------------------------------------------------------------------------- profiles

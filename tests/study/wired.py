@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -67,20 +66,33 @@ def given_study(folder: Path) -> lh.LifeHistoryStudy:
 
 
 def renamed(run: Path, folder: Path) -> Path:
-    """The SAEs of a run as another run's, whose second training from other weights is what was a warm start."""
-    for kind in ("saes", "replicates"):
-        shutil.copytree(run / "stages" / kind, folder / "stages" / kind)
+    """The SAEs of a run as another run's, whose second training from other weights is what was a warm start.
+
+    Features of each checkpoint stand in an order of their own: after warm starts a feature keeps its index, and what is
+    taken from a wrong checkpoint would not be seen.
+    """
     of_run, of_other = Store(run), Store(folder)
-    warm = f"replicates/warm2/step{STEPS[-1]}"
-    manifest = of_run.manifest(warm)
-    of_other.save(warm.replace("warm2", "init2"), dict(of_run.results(warm)), manifest.key, manifest.decided_by)
+    kept = {
+        name: name.replace("warm2", "init2")
+        for name in of_run.plan
+        if name.startswith(("saes/", "replicates/")) and "warm1" not in name
+    }
+    for number, (old, new) in enumerate(kept.items()):
+        held, manifest = of_run.results(old), of_run.manifest(old)
+        outputs = {h: reordered(held[h], seed=number) for h in HOOKS}
+        of_other.save(new, outputs, manifest.key, manifest.decided_by)
     record = of_run.record
     record["config"]["sae"]["init"] = "independent"
     of_other.write_record(record)
-    of_other.write_plan(
-        {name.replace("warm2", "init2"): one for name, one in of_run.plan.items() if "warm1" not in name}
-    )
+    of_other.write_plan({kept.get(name, name): one for name, one in of_run.plan.items() if "warm1" not in name})
     return folder
+
+
+def reordered(sae: Any, *, seed: int) -> Any:
+    """The SAE with its features in another order."""
+    order = np.random.default_rng(seed).permutation(len(sae.W_dec))
+    sae.W_enc.data, sae.b_enc.data, sae.W_dec.data = sae.W_enc[:, order], sae.b_enc[order], sae.W_dec[order]
+    return sae
 
 
 @dataclass(frozen=True, eq=False)
