@@ -247,7 +247,7 @@ def test_bad_input_is_named(pocket_model, pocket_tokens, measured):
     sae, profile = measured
     with pytest.raises(InputError, match="carrier set is empty"):
         lh.joint_ablation(pocket_model, {HOOK: sae}, {HOOK: []}, {HOOK: profile}, pocket_tokens)
-    with pytest.raises(InputError, match="kind='norm' is unknown"):
+    with pytest.raises(InputError, match=r"controls=\['norm'\]: name some of"):
         lh.joint_ablation(pocket_model, {HOOK: sae}, {HOOK: [1]}, {HOOK: profile}, pocket_tokens, controls=("norm",))
     with pytest.raises(InputError, match="no SAE or no profile for 'elsewhere'"):
         lh.joint_ablation(pocket_model, {HOOK: sae}, {"elsewhere": [1]}, {HOOK: profile}, pocket_tokens)

@@ -377,7 +377,7 @@ def test_masks_over_features_are_fitted_calibrated_and_measured_each_on_its_own_
         monkeypatch.setattr(module, name, record)
     stage = Stage("feature_masks", module.feature_masks, texts=tuple(study.texts()), steps=(4096,))
     held: dict[Any, Any] = {("text", split): tokens for split, tokens in study.texts().items()}
-    inputs = Inputs(stage, Store(tmp_path), pocket_series, {}, pocket_series.load, held)
+    inputs = Inputs(stage, Store(tmp_path), pocket_series, {}, pocket_series.load, held, {})
     made = module.feature_masks(
         inputs,
         step=4096,

@@ -52,13 +52,14 @@ class LifeHistoryCosts:
         """Ablations for one kind of controls."""
         control = CONTROLS[kind]
         kinds = 1 + 3 * control.by_role + control.among_stable
-        return self._ablations(kinds * self.config.control_sets.n_draws + 2)
+        # where carriers are many, each draw compares subsets of both sides
+        return self._ablations(2 * kinds * self.config.control_sets.n_draws + 2)
 
     def singles(self) -> Cost:
         """Single features, parts of the joint load, and the sets of the regression."""
         sampling = self.config.sampling
         alone = sampling.single_carriers + 4 * sampling.singles_per_role
-        return self._ablations(alone + sampling.regression_sets + self.n_hooks + 8)
+        return self._ablations(alone + sampling.regression_sets + 3 * self.n_hooks + 20)
 
     def content(self) -> Cost:
         """Both classes, each beside its draws."""
