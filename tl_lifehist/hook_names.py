@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 
 _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+# Other names of some sites: those of TransformerLens' bridge, and transformers' own modules, which SAELens takes too.
+_OTHER_NAMES = {"hook_out": "hook_resid_post", "hook_in": "hook_resid_pre"}
+_OTHER_NAMES |= {"mlp.hook_out": "hook_mlp_out", "attn.hook_out": "hook_attn_out"}
+_MODULE = re.compile(r"(?:[\w]+\.)*(?:layers|h)\.(\d+)(?:\.(mlp))?")
+_NAME = re.compile(r"[\w.]+")
 
 
 def parse_hook_name(hook_name: str) -> tuple[int, str]:
@@ -14,3 +19,19 @@ def parse_hook_name(hook_name: str) -> tuple[int, str]:
     """
     found = _IN_BLOCK.fullmatch(hook_name)
     return (int(found[1]), found[2]) if found else (-1, hook_name)
+
+
+def same_place(a: str, b: str) -> bool:
+    """Whether two names may stand for one activation: equal, or two names of one site (`blocks.0.hook_resid_post`,
+    `blocks.1.hook_resid_pre` and the module `model.layers.0`). True where one of them is no hook point's name.
+    """
+    return not (_NAME.fullmatch(a) and _NAME.fullmatch(b)) or _place(a) == _place(b)
+
+
+def _place(hook_name: str) -> tuple[int, str]:
+    module = _MODULE.fullmatch(hook_name)
+    if module:
+        return int(module[1]), "hook_mlp_out" if module[2] else "hook_resid_post"
+    block, site = parse_hook_name(hook_name)
+    site = _OTHER_NAMES.get(site, site) if block >= 0 else site
+    return (block - 1, "hook_resid_post") if site == "hook_resid_pre" and block > 0 else (block, site)

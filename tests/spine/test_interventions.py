@@ -310,5 +310,5 @@ def test_layer_norm_saes_are_refused(make_sae):
     from sae_lens.saes.topk_sae import TopKSAE, TopKSAEConfig
 
     sae = TopKSAE(TopKSAEConfig(d_in=96, d_sae=64, k=8, normalize_activations="layer_norm"))
-    with pytest.raises(InputError, match="affine"):
+    with pytest.raises(InputError, match="rescales each input by itself"):
         lh.FeatureAblation({HOOK: sae}, {HOOK: [0]})

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tl_lifehist.dictionaries.declared import input_width, require_contributions, require_own_place
 from tl_lifehist.errors import InputError
 
 _BLOCK = 1024  # one-hot rows decoded at a time, so that a wide dictionary needs no square identity matrix
@@ -52,10 +53,15 @@ def n_features(dictionary: Dictionary) -> int:
 
 
 def require_width(dictionary: Dictionary, d_model: int, hook_name: str) -> None:
-    """Refuse a dictionary that was made for activations of another width."""
-    if int(dictionary.W_dec.shape[1]) != d_model:
+    """Refuse a dictionary that was made for activations of another width, or that says it is for another place.
+
+    Raises:
+        InputError: see also `require_own_place`.
+    """
+    require_own_place(dictionary, hook_name)
+    if input_width(dictionary) != d_model:
         raise InputError(
-            f"The dictionary at {hook_name!r} is for activations of width {int(dictionary.W_dec.shape[1])} "
+            f"The dictionary at {hook_name!r} is for activations of width {input_width(dictionary)} "
             f"but the model's are {d_model} wide: use a dictionary trained at this hook point."
         )
 
@@ -67,9 +73,10 @@ def decoder_directions(
     """What one unit of each feature's code adds to the reconstruction: `decode(e_f) - decode(0)`.
 
     Raises:
-        InputError: `decode` is not affine (layer-norm statistics kept from `encode`, reshaped heads): then no feature
-            has a contribution of its own.
+        InputError: `decode` is not affine (layer-norm statistics kept from `encode`, reshaped heads), or writes at
+            another hook point than `encode` reads (a transcoder): then no feature has a contribution of its own.
     """
+    require_contributions(dictionary)
     weight = dictionary.W_dec
     count = n_features(dictionary)
     chosen = torch.arange(count) if features is None else torch.as_tensor(features, dtype=torch.long)

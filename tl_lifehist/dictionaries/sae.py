@@ -8,6 +8,7 @@ drawn here, each from a seed of its own.
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -48,7 +49,8 @@ class TrainedSAE:
 
     Attributes:
         sae: a plain inference `sae_lens.SAE` that takes raw activations.
-        state: weights of the training SAE in its own, scaled space (`init="previous"` starts from them).
+        state: weights of the training SAE in its own, scaled space, and under "input." the whitening of that space
+            where there is one (`init="previous"` starts from them).
         config: the training configuration.
         input_scale: the factor that was folded into the inference weights.
     """
@@ -217,7 +219,9 @@ def train_at(
             width = 4 * d_in if d_sae is None else d_sae
             made = TopKTrainingSAEConfig(d_in=d_in, d_sae=width, k=k, normalize_activations="expected_average_only_in")
         else:
-            made = replace(config, d_in=d_in)
+            # metadata of its own, or every hook point's name would be written into one object, and that the caller's
+            made = replace(config, d_in=d_in, metadata=copy.deepcopy(config.metadata))
+            _require_trainable(made, name)
         if tokens.n_valid < made.d_sae:
             raise InputError(
                 f"There are {tokens.n_valid} training positions for {made.d_sae} features: "
@@ -231,8 +235,6 @@ def train_at(
             torch.manual_seed(init_seeds[name])  # noqa: TID251 - within fork_rng
             configs[name] = made
             saes[name] = get_sae_training_class(made.architecture())[0](made)
-        if start_from is not None:
-            saes[name].load_state_dict(dict(start_from[name].state))
 
     # equal buffers that together hold the rows asked for: none is filled and then thrown away
     n_rows = trainer.total_training_samples
@@ -250,19 +252,94 @@ def train_at(
         scales = _input_scales(model, hook_names, tokens, configs, order_seed)
         for name, scale in scales.items():
             multi.trainers[name].activation_scaler.scaling_factor = scale
+        whitened = _whitenings(model, hook_names, tokens, configs, order_seed)
+        for name, whitening in whitened.items():
+            multi.trainers[name].activation_scaler.whitening = whitening
+        if start_from is not None:
+            for name, sae in saes.items():
+                _start_from(sae, start_from[name].state, whitened.get(name))
         # SAELens draws a bar of its own to standard error whatever the caller wants: ours is `progress`
-        with contextlib.redirect_stderr(io.StringIO()):
+        with _before_folding(saes) as states, contextlib.redirect_stderr(io.StringIO()):
             trained = multi.fit()
     batches.close()
     result = {}
     for name, sae in trained.items():
-        scale = scales.get(name, 1.0)
-        inference = _inference(sae)
-        if name in scales:
-            sae.fold_activation_norm_scaling_factor(1 / scale)  # back to the space that a warm start trains in
-        state = {key: value.detach().clone() for key, value in sae.state_dict().items()}
-        result[name] = TrainedSAE(inference, state, configs[name], scale)
+        state = states.get(name) or _state_of(sae)
+        if name in whitened:
+            state |= {f"{_INPUT}{part}": getattr(whitened[name], part) for part in _WHITENING}
+        result[name] = TrainedSAE(_inference(sae), state, configs[name], scales.get(name, 1.0))
     return result
+
+
+def _require_trainable(config: Any, hook_name: str) -> None:
+    """Refuse, before hours of training, what no feature of has a contribution."""
+    if config.normalize_activations in ("layer_norm", "constant_norm_rescale"):
+        raise InputError(
+            f"An SAE trained with normalize_activations={config.normalize_activations!r} rescales each input by "
+            "itself, so that its features have no contribution of their own and nothing could be ablated: use "
+            "'expected_average_only_in', 'covariance_whitening' or 'none'."
+        )
+    if config.reshape_activations != "none":
+        raise InputError(
+            f"reshape_activations={config.reshape_activations!r} is for hook points of several heads, and "
+            f"{hook_name!r} has one vector a position: leave it out."
+        )
+
+
+def _state_of(sae: Any) -> dict[str, Tensor]:
+    return {key: value.detach().clone() for key, value in sae.state_dict().items()}
+
+
+@contextlib.contextmanager
+def _before_folding(saes: Mapping[str, Any]) -> Generator[dict[str, dict[str, Tensor]], None, None]:
+    """The weights as training left them, of each SAE into which the scale of its input is folded at the end.
+
+    SAELens folds within `fit`, and what is folded cannot be unfolded: a TopK SAE then has other decoder norms, and
+    float32 has forgotten what a whitening shrank.
+    """
+    states: dict[str, dict[str, Tensor]] = {}
+    names = ("fold_activation_norm_scaling_factor", "fold_activation_whitening")
+
+    def keeping(name: str, fold: Any) -> Any:
+        def kept(*args: Any, **kwargs: Any) -> None:
+            states.setdefault(name, _state_of(saes[name]))
+            fold(*args, **kwargs)
+
+        return kept
+
+    held = [(sae, fold) for sae in saes.values() for fold in names if hasattr(sae, fold)]
+    for name, sae in saes.items():
+        for fold in names:
+            if hasattr(sae, fold):
+                object.__setattr__(sae, fold, keeping(name, getattr(sae, fold)))
+    try:
+        yield states
+    finally:
+        for sae, fold in held:
+            object.__delattr__(sae, fold)
+
+
+_INPUT = "input."  # of the parts of a whitening, among the weights
+_WHITENING = ("mean", "matrix", "inverse_matrix")
+
+
+def _start_from(sae: Any, state: Mapping[str, Tensor], whitening: Any) -> None:
+    """Load what an earlier training ended with, and carry it over where the input is whitened in another way.
+
+    With z = (x - m) M before and z' = (x - m') M' now, z = (z' - (m - m') M') M'^-1 M: an affine map of the input,
+    which SAELens folds as it folds a whitening. The SAE then does to x what it did.
+    """
+    sae.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(_INPUT)})
+    if whitening is None or not any(name.startswith(_INPUT) for name in state):
+        return
+    before = {part: state[f"{_INPUT}{part}"].to(whitening.matrix) for part in _WHITENING}
+    settings = dict(vars(sae.cfg))  # folding also says in the configuration that nothing is whitened any more
+    sae.fold_activation_whitening(
+        mean=(before["mean"] - whitening.mean) @ whitening.matrix,
+        whitening_matrix=whitening.inverse_matrix @ before["matrix"],
+        unwhitening_matrix=before["inverse_matrix"] @ whitening.matrix,
+    )
+    vars(sae.cfg).update(settings)
 
 
 def _reported(batches: Iterator[dict[str, Tensor]], progress: Any) -> Iterator[dict[str, Tensor]]:
@@ -279,14 +356,36 @@ def _input_scales(
     wanted = [n for n in hook_names if configs[n].normalize_activations == "expected_average_only_in"]
     if not wanted:
         return {}
-    order = np.random.default_rng(derive_seed(seed, 2)).permutation(len(tokens))
-    sample = tokens[order].head(NORM_ROWS)
     total, count = dict.fromkeys(wanted, 0.0), 0
-    for batch in stream_activations(model, wanted, sample):
+    for batch in stream_activations(model, wanted, _norm_sample(tokens, seed)):
         for name, rows in batch.items():
             total[name] += float(rows.double().norm(dim=1).sum())
         count += len(batch[wanted[0]])
     return {name: float(configs[name].d_in ** 0.5 * count / total[name]) for name in wanted}
+
+
+def _whitenings(
+    model: HookedModel, hook_names: Sequence[str], tokens: TokenSet, configs: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
+    """SAELens' whitening of the input, where the configuration asks for it; no training row is spent on it."""
+    wanted = [n for n in hook_names if configs[n].normalize_activations == "covariance_whitening"]
+    if not wanted:
+        return {}
+    from sae_lens.training.activation_scaler import ActivationScaler
+
+    batches = list(stream_activations(model, wanted, _norm_sample(tokens, seed)))
+    found = {}
+    for name in wanted:
+        scaler = ActivationScaler()
+        with contextlib.redirect_stderr(io.StringIO()):  # a bar of SAELens' own
+            scaler.estimate_whitening(configs[name].d_in, iter([batch[name] for batch in batches]), len(batches))
+        found[name] = scaler.whitening
+    return found
+
+
+def _norm_sample(tokens: TokenSet, seed: int) -> TokenSet:
+    order = np.random.default_rng(derive_seed(seed, 2)).permutation(len(tokens))
+    return tokens[order].head(NORM_ROWS)
 
 
 def _inference(training_sae: Any) -> Any:

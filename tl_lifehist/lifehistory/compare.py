@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 
+from tl_lifehist.dictionaries.declared import declared_hook_name, why_no_contribution
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, n_features
 from tl_lifehist.dictionaries.sae import train_at
 from tl_lifehist.errors import InputError
@@ -157,7 +160,7 @@ def life_of(
         saes: SAEs at each checkpoint (`train_saes`); the feature is matched to those of the last one and then followed
             along their lineages.
         tokens: text for the profiles.
-        hook_name: where `sae` reads; by default what its metadata says.
+        hook_name: where `sae` is to read; by default what its metadata says.
         min_similarity: see `match_features`, as for the three that follow.
         method: how the match is assigned.
         min_rate: of an alive feature.
@@ -167,7 +170,8 @@ def life_of(
         InputError: no such feature, a hook point without SAEs, or a feature that never fires on this text.
     """
     metadata = getattr(getattr(sae, "cfg", None), "metadata", None)
-    hook_name = hook_name or getattr(metadata, "hook_name", None)
+    told = hook_name is not None
+    hook_name = hook_name or declared_hook_name(sae)
     if hook_name is None or hook_name not in saes.hook_names:
         raise InputError(
             f"The SAE's hook point is {hook_name!r}, and the series has SAEs at {list(saes.hook_names)}: "
@@ -176,7 +180,8 @@ def life_of(
     if not 0 <= feature < n_features(sae):
         raise InputError(f"Feature {feature} lies outside 0 to {n_features(sae) - 1}, the SAE's features.")
     steps = list(saes.steps)
-    given = profile_saes(series[steps[-1]], {hook_name: sae}, tokens, step=steps[-1])[hook_name]
+    here = _Placed(sae) if told else sae
+    given = profile_saes(series[steps[-1]], {hook_name: here}, tokens, step=steps[-1])[hook_name]
     if given.count[feature] == 0:
         raise InputError(
             f"Feature {feature} never fires on these {given.n_rows} positions: use more text, or text "
@@ -199,11 +204,11 @@ def life_of(
         numbers = lineages.loc[(lineages["step"] == last) & (lineages["feature"] == best), "lineage"]
         mine = lineages[lineages["lineage"].isin(numbers)]
     along = dict(zip(mine["step"].tolist(), mine["feature"].tolist(), strict=True))
-    direction = decoder_directions(sae, [feature]).double()
+    direction = _direction(sae, feature)
     rows = []
     for step in steps:
         partner = int(along.get(step, int(np.argmax(column[step]))))
-        other = decoder_directions(saes[step, hook_name], [partner]).double()
+        other = _direction(saes[step, hook_name], partner)
         cosine = float(torch.nn.functional.cosine_similarity(direction, other))
         rows.append(
             (step, step in along, partner, float(column[step][partner]), cosine, float(shuffled[step].max(initial=0)))
@@ -220,6 +225,24 @@ def life_of(
         contexts,
         f"{known}/{feature}" if known else None,
     )
+
+
+class _Placed:
+    """An SAE without its word on where it reads: the caller has named the hook point."""
+
+    def __init__(self, sae: Any) -> None:
+        self.W_dec, self.encode, self.decode = sae.W_dec, sae.encode, sae.decode
+        self.cfg: Any = copy.copy(getattr(sae, "cfg", None))
+        if getattr(self.cfg, "metadata", None) is not None:
+            self.cfg.metadata = copy.copy(self.cfg.metadata)
+            self.cfg.metadata.hook_name = None
+
+
+def _direction(sae: Dictionary, feature: int) -> Float[torch.Tensor, "one d_model"]:
+    """Of what the feature adds; for one that adds another length to each row, of its decoder's row."""
+    if why_no_contribution(sae) is None:
+        return decoder_directions(sae, [feature]).double()
+    return sae.W_dec[[feature]].detach().double()
 
 
 def _similarity(given: FeatureProfiles, chosen: np.ndarray, other: FeatureProfiles) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_lifehist.config import from_sections
+from tl_lifehist.dictionaries.declared import require_contributions, require_own_place
 from tl_lifehist.dictionaries.sae import SAEs, load_sae, load_saes
 from tl_lifehist.errors import InputError
 from tl_lifehist.hook_names import parse_hook_name
@@ -40,8 +41,9 @@ class GivenSAEs:
         """From a mapping, a folder of SAELens folders, or the folder of an earlier run.
 
         Raises:
-            InputError: what is given is no SAEs, one is missing or damaged, those of a hook point differ in width, or
-                the run is none of a life history.
+            InputError: what is given is no SAEs, one is missing or damaged, one is of another hook point or of a kind
+                whose features cannot be ablated, those of a hook point differ in width, or the run is none of a life
+                history.
         """
         run = _run_in(Path(source)) if isinstance(source, (str, PathLike)) else None
         saes = _read(source) if run is None else _of_run(run, steps, hook_names)
@@ -57,6 +59,10 @@ class GivenSAEs:
         for key in ((s, h) for s in steps for h in hook_names):
             if not all(hasattr(own[key], name) for name in ("W_dec", "cfg", "state_dict")):
                 raise InputError(f"saes= has no SAE but {type(own[key]).__name__} for {key}: {_WANTED}.")
+        for (step, h), sae in ((key, sae) for held in found.saes.values() for key, sae in held.items()):
+            if h in hook_names and step in steps:  # now, and not when the study comes to ablate
+                require_own_place(sae, h)
+                require_contributions(sae)
         for h in hook_names:
             shapes = {tuple(own[s, h].W_dec.shape) for s in steps}
             if len(shapes) > 1:

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from tl_lifehist.activations import BATCH_SIZE, NonFiniteActivations, stream_activations
-from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, require_width
+from tl_lifehist.dictionaries.declared import why_no_contribution
+from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, n_features, require_width
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 from tl_lifehist.tokens import TokenSet, require_valid
@@ -39,7 +40,8 @@ class FeatureProfiles:
         token_ids: vocabulary id of each row; needed by `vocabulary_entropy` and by content classes.
         documents: document of each row.
         decoder_norm: norm of what one unit of each feature adds; None means unit directions, as in a SAELens
-            inference SAE.
+            inference SAE. NaN, and `mass` and `strength` with it, where features add nothing of their own (a
+            transcoder, an SAE that normalises each input by itself).
         firing_threshold: the largest code that is no firing (D2).
 
     How it can mislead: all later steps see features only through these tokens. A feature for something that the text
@@ -259,8 +261,8 @@ def profile_saes(
         batch_size: sequences in one pass.
 
     Raises:
-        InputError: an unknown hook point, an SAE of another width, activations that are NaN (with step, hook point and
-            position), no valid position.
+        InputError: an unknown hook point, an SAE of another width or hook point, activations that are NaN (with step,
+            hook point and position), no valid position.
     """
     passed = {"step": step, "firing_threshold": firing_threshold, "batch_size": batch_size}
     return profile_replicates(model, {"": saes}, tokens, **passed)[""]
@@ -305,13 +307,19 @@ def profile_replicates(
                 residual_norm=norms[h] / tokens.n_valid,
                 token_ids=tokens.row_tokens,
                 documents=tokens.row_documents,
-                decoder_norm=decoder_directions(sae).double().norm(dim=1).cpu().numpy(),
+                decoder_norm=_direction_norms(sae),
                 firing_threshold=firing_threshold,
             )
             for h, sae in at.items()
         }
         for name, at in saes.items()
     }
+
+
+def _direction_norms(sae: Dictionary) -> Floats:
+    if why_no_contribution(sae) is not None:  # its codes are as good as any: profiles and matches need no more
+        return np.full(n_features(sae), np.nan)
+    return decoder_directions(sae).double().norm(dim=1).cpu().numpy()
 
 
 def _sparse_codes(sae: Dictionary, rows: torch.Tensor, threshold: float) -> sp.csr_array:
