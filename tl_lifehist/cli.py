@@ -46,9 +46,13 @@ Texts = Annotated[
 ]
 Stage = Annotated[int | None, typer.Option(help="Training stage of several; the earliest by default.")]
 Ingredient = Annotated[int | None, typer.Option(help="Which run of a stage that has several (OLMo 2).")]
-Subfolder = Annotated[
-    str | None, typer.Option(help='How checkpoints look whose names do not say so: "runs/{step}/hf".')
+Pattern = Annotated[
+    str | None,
+    typer.Option(
+        help='How branches, folders or files look whose names do not say so: "phase1_{step}", "runs/{step}/hf".'
+    ),
 ]
+Subfolder = Annotated[str | None, typer.Option(help="As --pattern, for folders alone.")]
 ConfigFrom = Annotated[
     str | None, typer.Option(help="Folder or repository with the configuration that checkpoints lack.")
 ]
@@ -75,6 +79,7 @@ COMMON: dict[str, tuple[Any, Any]] = {
     ),
     "stage": (Stage, None),
     "ingredient": (Ingredient, None),
+    "pattern": (Pattern, None),
     "subfolder": (Subfolder, None),
     "config_from": (ConfigFrom, None),
     "drop": (
@@ -193,7 +198,7 @@ def sufficiency(values: Values, config: SufficiencyConfig) -> None:
 
 def _series(values: Values) -> Any:
     steps = listed(values["steps"], int, "--steps")
-    layout = {name: values[name] for name in ("stage", "ingredient", "subfolder", "config_from")}
+    layout = {name: values[name] for name in ("stage", "ingredient", "pattern", "subfolder", "config_from")}
     return open_series(values["model"], steps, drop=values["drop"], **layout)
 
 
@@ -257,6 +262,7 @@ def checkpoints(
     limit: Annotated[int, typer.Option(min=0, help="The first so many steps; 0 for all.")] = 0,
     stage: Stage = None,
     ingredient: Ingredient = None,
+    pattern: Pattern = None,
     subfolder: Subfolder = None,
     config_from: ConfigFrom = None,
 ) -> None:
@@ -264,7 +270,8 @@ def checkpoints(
     with clear_errors():
         from tl_lifehist.checkpoints.listing import write_listing
 
-        series = open_series(model, stage=stage, ingredient=ingredient, subfolder=subfolder, config_from=config_from)
+        layout = {"stage": stage, "ingredient": ingredient, "pattern": pattern, "subfolder": subfolder}
+        series = open_series(model, config_from=config_from, **layout)
         shown = series.subset(series.steps[:limit]) if limit else series
         write_listing(series.name, shown.plan(), typer.echo, left_out=len(series) - len(shown))
 

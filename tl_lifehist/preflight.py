@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from tl_lifehist.checkpoints.integrity import compare_fingerprints, fingerprint
+from tl_lifehist.checkpoints.nature import nature
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.checkpoints.shape import ModelShape
 from tl_lifehist.errors import InputError
@@ -77,10 +78,10 @@ def check_stages(series: CheckpointSeries, hook_names: Sequence[str]) -> list[St
 
 
 def check(inputs: Inputs, *, step: int, hook_names: tuple[str, ...]) -> Outputs:
-    """Hash one checkpoint by parameter group; refuse hook points that it does not have."""
+    """Hash one checkpoint by parameter group, and say of what kind it is; refuse hook points that it does not have."""
     model = inputs.model(step)
     require_hooks(model, hook_names)
-    return {"fingerprint": fingerprint(model)}
+    return {"fingerprint": fingerprint(model), "nature": nature(model)}
 
 
 def require_different(series: CheckpointSeries) -> None:
@@ -103,20 +104,29 @@ def watch_checks(store: Store, series: CheckpointSeries, *, allow_duplicates: bo
     they say in `study.json` once all are.
 
     Raises:
-        InputError: checkpoints that are identical, whole or in part, and were not allowed to be.
+        InputError: checkpoints that are identical, whole or in part, and were not allowed to be; checkpoints of
+            several kinds.
     """
     prints: dict[int, dict[str, str]] = {}
+    natures: dict[int, dict[str, str]] = {}
 
     def seen(stage: str) -> None:
         kind, _, step = stage.partition("/step")
         if kind != "check":
             return
-        prints[int(step)] = store.results(stage)["fingerprint"]
-        report = compare_fingerprints(prints)
+        found = store.results(stage)
+        prints[int(step)] = found["fingerprint"]
+        if "nature" in found:  # a check of an earlier version has none
+            natures[int(step)] = found["nature"]
+        report = compare_fingerprints(prints, natures=natures)
         whole = len(prints) == len(series)
         if whole:
             fingerprints = {str(step): prints[step] for step in sorted(prints)}
             store.write_record({**store.record, "fingerprints": fingerprints, "integrity": str(report)})
+        if report.mixed:
+            raise InputError(
+                f"The checkpoints are not of one kind: {' '.join(report.mixed)} Give a series of one kind."
+            )
         if (report.duplicates or (whole and report.frozen)) and not allow_duplicates:
             raise InputError(
                 f"Checkpoints hold identical weights, which would look like perfect persistence: {report} {_REMEDY}"

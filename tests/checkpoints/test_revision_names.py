@@ -42,7 +42,7 @@ def test_the_other_spellings_give_their_step(step, epoch, form):
 
 @pytest.mark.parametrize(
     "name",
-    ["main", "step", "step-1", ".step8.partial", "step8.partial", "Step8", "step8\n", "xstep8", "step8-tokens4"]
+    ["main", "step", "step--1", ".step8.partial", "step8.partial", "Step8", "step8\n", "xstep8", "step8-tokens4"]
     + ["step٣", "ep0-ba10-rank1.pt", "ep0-ba10-rank0xpt", "checkpoint-", "step1e3", "step" + "9" * 5000],
 )
 def test_what_is_no_checkpoint_is_left_out(name):

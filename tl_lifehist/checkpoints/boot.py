@@ -11,13 +11,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
+from tl_lifehist.checkpoints.agreement import keep_dtype, probe, require_agreement
 from tl_lifehist.checkpoints.composer import read_composer
+from tl_lifehist.checkpoints.revisions import is_weights
+from tl_lifehist.checkpoints.state_dicts import read_state
 from tl_lifehist.checkpoints.weights import TOKENIZER_FILES, check_weights, is_composer, weight_files
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
@@ -54,7 +58,8 @@ def boot_folder(
     random state is left alone.
 
     Args:
-        place: the folder of config.json and the weights, as `save_pretrained` writes them, or a Composer file.
+        place: the folder of config.json and the weights, as `save_pretrained` writes them, or a file of weights:
+            Composer's, or a plain state dict.
         step: named in errors.
         name: recorded as `model.cfg.model_name`.
         tokenizer: given to the bridge as a copy; None leaves the bridge without one.
@@ -62,7 +67,8 @@ def boot_folder(
 
     Raises:
         InputError: files missing, truncated or unreadable, a weight that the file does not hold or that the model does
-            not have, weights that are not finite, an architecture that TransformerLens does not know.
+            not have, weights that are not finite, an architecture that TransformerLens does not know, a bridge that
+            does not run or whose logits are not the Hugging Face model's.
 
     How it can mislead: float32 weights loaded from a half precision file carry that file's rounding.
     """
@@ -71,7 +77,7 @@ def boot_folder(
     # Building modules draws random numbers even where the weights then come from a file.
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         hf_model = _load_pretrained(place, home, step, options)
-        _probe(hf_model, step)
+        expected = probe(hf_model, step)
         try:
             bridge = _bridge(hf_model, name, copy.deepcopy(tokenizer), options.place)
         except (ValueError, NotImplementedError, AttributeError) as error:
@@ -82,6 +88,8 @@ def boot_folder(
             ) from error
     bridge.eval()
     bridge.requires_grad_(False)
+    keep_dtype(bridge)
+    require_agreement(bridge, expected, step, type(hf_model).__name__)
     return bridge
 
 
@@ -146,6 +154,7 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
         config = transformers.AutoConfig.from_pretrained(
             str(home), local_files_only=True, trust_remote_code=options.trust_remote_code
         )
+        require_one_stack(config, step)
         common = {
             "config": config,
             "dtype": options.dtype,
@@ -153,9 +162,10 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
             "output_loading_info": True,
         }
         files = weight_files(place, step)
-        if is_composer(files[0]):
+        if is_composer(files[0]) or not _is_transformers_own(place, files[0]):
             cls: Any = _native_class(config, step)
-            model, info = cls.from_pretrained(None, state_dict=read_composer(files[0], step), **common)
+            read = read_composer if is_composer(files[0]) else partial(read_state, names=_names_of(cls, config))
+            model, info = cls.from_pretrained(None, state_dict=read(files[0], step), **common)
         else:
             masked = is_masked(config)
             cls = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
@@ -189,6 +199,30 @@ def _load_pretrained(place: Path, home: Path, step: int, options: LoadOptions) -
     return model.eval().to(options.place)
 
 
+def require_one_stack(config: Any, step: int | None = None) -> None:
+    """Refuse an encoder-decoder model by its name.
+
+    Raises:
+        InputError: the configuration is of one.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        named = str((config.architectures or [config.model_type])[0])
+        raise InputError(
+            f"{'' if step is None else f'Step {step}: '}{named} is an encoder-decoder model, whose logits are of "
+            "another text than its input: give a causal or a masked language model, or a hooked model of one half "
+            "through CheckpointSeries.from_loader."
+        )
+
+
+def _is_transformers_own(place: Path, file: Path) -> bool:
+    return place.is_dir() and is_weights(file.name)
+
+
+def _names_of(cls: Any, config: Any) -> set[str]:
+    with torch.device("meta"):
+        return set(cls(copy.deepcopy(config)).state_dict())
+
+
 @contextmanager
 def _with_config(place: Path, home: Path) -> Iterator[Path]:
     """A folder that holds the weights and the configuration: their own, or one of links to both.
@@ -208,22 +242,15 @@ def _with_config(place: Path, home: Path) -> Iterator[Path]:
 def _native_class(config: Any, step: int) -> Any:
     import transformers
 
-    named = str((config.architectures or ["nothing"])[0])
+    named = str((config.architectures or [""])[0])
+    if not named or named.endswith("LMHeadModel"):  # as GPT-2's is called
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            return type(transformers.AutoModelForCausalLM.from_config(config))
     known = named.endswith(("ForMaskedLM", "ForCausalLM"))  # the name is a file's, and transformers holds much else
     cls = getattr(transformers, named, None) if known else None
     if cls is None:
         raise InputError(f"Step {step}: the configuration names {named}, which transformers does not have.")
     return cls
-
-
-@torch.no_grad()
-def _probe(hf_model: Any, step: int) -> None:
-    """Refuse weights that give NaN or infinite logits: a run that diverged, or a damaged file of the right length."""
-    ids = torch.arange(min(8, hf_model.config.vocab_size), device=hf_model.device).unsqueeze(0)
-    if not bool(torch.isfinite(hf_model(ids).logits).all()):
-        raise InputError(
-            f"Step {step}: the model's logits are NaN or infinite: fetch this checkpoint again, or leave the step out."
-        )
 
 
 def _bridge(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tl_lifehist.checkpoints.hub import PICKLED, SAFE, fetch_checkpoint, hub_errors, is_answer, list_entries, storage_of
+from tl_lifehist.checkpoints.revisions import is_state_file
 from tl_lifehist.checkpoints.weights import COMPOSER_FILES, weight_files
 from tl_lifehist.errors import InputError
 
@@ -87,7 +88,7 @@ def discard_path(repo: str, path: str, cache_dir: Path | None) -> int:
 
 def _wanted(path: str, files: list[Any]) -> list[Any]:
     """Of the repository's files, the configuration and the weights that `fetch_checkpoint` would fetch."""
-    if path.endswith(".pt"):
+    if is_state_file(path):
         return [file for file in files if file.rfilename == path]
     named = ((PurePosixPath(file.rfilename), file) for file in files)
     here = {name.name: file for name, file in named if name.parent == PurePosixPath(path)}

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tl_lifehist.checkpoints.revisions import is_weights
-from tl_lifehist.checkpoints.weights import COMPOSER_FILES, TOKENIZER_FILES
+from tl_lifehist.checkpoints.revisions import is_state_file, is_weights
+from tl_lifehist.checkpoints.weights import ADAPTER, COMPOSER_FILES, TOKENIZER_FILES
 from tl_lifehist.errors import InputError
 
 SAFE = ("model*.safetensors", "model*.safetensors.index.json")
@@ -167,14 +167,14 @@ def fetch_checkpoint(
     """The local folder of one checkpoint, or its Composer file, downloaded unless the cache has it.
 
     Configuration, tokenizer and weights; pickled weights only where there are no safetensors, for many branches hold
-    both. `path` is the sub-folder or the Composer file within the repository. `code` also fetches the Python files
-    beside the weights, `local` asks nothing of the hub.
+    both. Of an adapter, what says that it is one. `path` is the sub-folder or the file of weights within the
+    repository. `code` also fetches the Python files beside the weights, `local` asks nothing of the hub.
     """
-    if path.endswith(".pt"):
+    if is_state_file(path):
         return _snapshot(repo, revision, [glob.escape(path)], cache_dir, local) / path
     # The tokenizer too, though one per series is enough: every branch has the same file, so it is fetched once, and
     # any step that is cached then works offline.
-    wanted = ["config.json", *TOKENIZER_FILES, *SAFE, *(("*.py",) if code else ())]
+    wanted = ["config.json", ADAPTER, *TOKENIZER_FILES, *SAFE, *(("*.py",) if code else ())]
     for more, found in ((PICKLED, "model*.safetensors*"), ((COMPOSER_FILES,), "pytorch_model*.bin*"), ((), "")):
         folder = _snapshot(repo, revision, _inside(path, wanted), cache_dir, local) / path
         if not more or any(folder.glob(found)):

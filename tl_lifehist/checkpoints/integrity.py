@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tl_lifehist.checkpoints.nature import compare_natures, plain_name
 from tl_lifehist.errors import InputError
 
 _BLOCK = re.compile(r"(?:^|\.)(?:blocks?|layers?|h)\.([0-9]+)\.")
@@ -39,7 +40,9 @@ class IntegrityReport:
     """What is wrong with a series. `str(report)` is for a person.
 
     `frozen` are groups that are the same at *every* step while others change: a part that was not trained, most
-    likely, so it is named but not counted as wrong. `fingerprints` go into a run's record.
+    likely, so it is named but not counted as wrong. `mixed` are the kinds of difference that no training makes, a
+    sentence each: another architecture, another precision, weights that were processed and weights that were not.
+    `fingerprints` go into a run's record.
     """
 
     steps: tuple[int, ...]
@@ -48,15 +51,17 @@ class IntegrityReport:
     reasons: Mapping[int, str] = field(default_factory=dict)  # step -> why it is missing
     frozen: tuple[str, ...] = ()
     fingerprints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    mixed: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Nothing is missing and no two steps share weights."""
-        return not self.duplicates and not self.missing
+        """Nothing is missing, no two steps share weights, and all are of one kind."""
+        return not self.duplicates and not self.missing and not self.mixed
 
     def __str__(self) -> str:
         lines = [f"{len(self.steps)} checkpoints: {'no fault found' if self.ok else 'faults found'}."]
         lines += [f"Step {step} is missing: {self.reasons[step]}" for step in self.missing]
+        lines += self.mixed
         for found in self.duplicates[:20]:
             share = "are identical" if found.whole else f"share the weights of {', '.join(found.groups)}"
             lines.append(f"Steps {found.step_a} and {found.step_b} {share}.")
@@ -83,16 +88,18 @@ def fingerprint(model: Any) -> dict[str, str]:
     named = model.named_parameters() if isinstance(model, nn.Module) else ()
     lookup = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)] if named else []
     for name, parameter in named:
-        groups.setdefault(_group(name, lookup), []).append((_plain(name), parameter.detach()))
+        groups.setdefault(_group(name, lookup), []).append((plain_name(name), parameter.detach()))
     if not groups:
         raise InputError(f"{type(model).__name__} has no parameters, so its weights cannot be compared.")
     return {group: _digest(tensors) for group, tensors in sorted(groups.items(), key=lambda item: _order(item[0]))}
 
 
 def compare_fingerprints(
-    fingerprints: Mapping[int, Mapping[str, str]], unreadable: Mapping[int, str] | None = None
+    fingerprints: Mapping[int, Mapping[str, str]],
+    unreadable: Mapping[int, str] | None = None,
+    natures: Mapping[int, Mapping[str, str]] | None = None,
 ) -> IntegrityReport:
-    """What the steps have in common, and which could not be read.
+    """What the steps have in common, which could not be read, and which are of another kind (`natures`).
 
     Two steps are a duplicate when all their groups are equal (`whole`), or when some group is that has a varying
     matrix. A group that is equal at every one of three or more steps, while others change, is `frozen` instead. With
@@ -110,7 +117,8 @@ def compare_fingerprints(
             duplicates.append(Duplicate(a, b, shared if whole else evidence, whole))
     reasons = dict(sorted((unreadable or {}).items()))
     everything = tuple(sorted({*steps, *reasons}))
-    return IntegrityReport(everything, tuple(duplicates), tuple(reasons), reasons, frozen, dict(fingerprints))
+    mixed = compare_natures(natures or {})
+    return IntegrityReport(everything, tuple(duplicates), tuple(reasons), reasons, frozen, dict(fingerprints), mixed)
 
 
 def _frozen(prints: list[Mapping[str, str]]) -> tuple[str, ...]:
@@ -132,13 +140,8 @@ def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return ("" if strong else _WEAK) + digest.hexdigest()
 
 
-def _plain(name: str) -> str:
-    # Bridges wrap every module; the wrapper's name is no part of the weight's.
-    return name.replace("_original_component.", "")
-
-
 def _group(name: str, embeddings: list[str]) -> str:
-    plain = _plain(name)
+    plain = plain_name(name)
     block = _BLOCK.search(plain)
     if block:
         return f"block {int(block.group(1))}"

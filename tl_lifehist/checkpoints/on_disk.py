@@ -35,23 +35,29 @@ class FolderSource(Recipe):
         options: LoadOptions,
         *,
         name: str | None = None,
+        pattern: str | None = None,
         subfolder: str | None = None,
         stage: int | None = None,
         ingredient: int | None = None,
         config_from: str | Path | None = None,
     ) -> FolderSource:
-        """What looks like `subfolder`; without it, the sub-folders of `path` whose names are checkpoints', or else
-        whatever lies deeper and does.
+        """What looks like `pattern` or `subfolder`; without them, the sub-folders of `path` whose names are
+        checkpoints', or else whatever lies deeper and does, or single files.
         """
         # Absolute, because a worker may run in another folder.
         root = Path(path).expanduser().resolve()
         where = f"The sub-folders of {root}"
         try:
             names = [entry.name for entry in root.iterdir() if entry.is_dir()]
-            if subfolder is not None:
-                places = revisions.match_template(subfolder, _files(root))
+            looks = pattern if pattern is not None else subfolder
+            if looks is not None:
+                files = _files(root)
+                places = revisions.match_template(looks, files, where)
                 if not places:
-                    raise InputError(f"{root} holds nothing that looks like {subfolder!r}: look at its sub-folders.")
+                    there = sorted({file.partition("/")[0] for file in files})
+                    raise InputError(
+                        f"{root} holds nothing that looks like {looks!r}; there are {revisions.some(there)}."
+                    )
             elif revisions.sort_revisions(names):
                 places = revisions.select_steps(names, stage=stage, ingredient=ingredient, where=where)
                 places = {step: _innermost(root, folder) for step, folder in places.items()}

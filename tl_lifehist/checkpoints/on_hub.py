@@ -42,6 +42,7 @@ class HubSource(Recipe):
         steps: Iterable[int] | None,
         options: LoadOptions,
         *,
+        pattern: str | None = None,
         subfolder: str | None = None,
         stage: int | None = None,
         ingredient: int | None = None,
@@ -49,15 +50,20 @@ class HubSource(Recipe):
         config_from: str | Path | None = None,
         keep: bool = True,
     ) -> HubSource:
-        """What looks like `subfolder` on the main branch; without it, the branches, or else what lies on the main
-        branch and has a checkpoint's name.
+        """The branches that look like `pattern`, or else what does on the main branch, or looks like `subfolder` there;
+        without either, the branches, or else what lies on the main branch and has a checkpoint's name.
         """
         cached = None if cache_dir is None else Path(cache_dir).expanduser().resolve()
         places: Places = {}
-        if subfolder is None:
-            places = _branches(repo, stage, ingredient, cached, None if steps is None else set(steps))
+        names = [] if subfolder is not None and pattern is None else hub.list_branches(repo, cached)
+        if pattern is not None:
+            found = revisions.match_names(pattern, names, f"The branches of {repo}")
+            places = {step: (name, "") for step, name in found.items()}
+        elif subfolder is None:
+            places = _branches(repo, names, stage, ingredient, None if steps is None else set(steps))
         if not places:
-            places = _inside_main(repo, subfolder, stage, ingredient, cached)
+            looks = subfolder if pattern is None else pattern
+            places = _inside_main(repo, names, looks, stage, ingredient, cached)
         if steps is not None:
             wanted = sorted(set(steps))
             revisions.require_steps(wanted, places, repo)
@@ -120,19 +126,18 @@ class HubSource(Recipe):
         if self.config_from is not None:
             yield companions(self.config_from, self.cache_dir)
         revision, path = self.places[step]
-        folder = path.rpartition("/")[0] if path.endswith(".pt") else path
+        folder = path.rpartition("/")[0] if revisions.is_state_file(path) else path
         for home in dict.fromkeys((folder, "")):
             code = self.options.trust_remote_code
             yield hub.fetch_companions(self.name, revision, path=home, code=code, cache_dir=self.cache_dir)
 
 
 def _branches(
-    repo: str, stage: int | None, ingredient: int | None, cache_dir: Path | None, wanted: set[int] | None
+    repo: str, names: list[str], stage: int | None, ingredient: int | None, wanted: set[int] | None
 ) -> Places:
     """The branches that are checkpoints', and `main` where it is known to hold a step that has no branch."""
-    names = hub.list_branches(repo, cache_dir)
     found: dict[int, str] = {}
-    if revisions.sort_revisions(names):
+    if revisions.sort_revisions(names) or revisions.bare_numbers(names):
         where = f"The branches of {repo}"
         found = revisions.select_steps(names, stage=stage, ingredient=ingredient, where=where, wanted=wanted)
     last = revisions.main_step(repo)
@@ -142,14 +147,23 @@ def _branches(
 
 
 def _inside_main(
-    repo: str, subfolder: str | None, stage: int | None, ingredient: int | None, cache_dir: Path | None
+    repo: str,
+    names: list[str],
+    pattern: str | None,
+    stage: int | None,
+    ingredient: int | None,
+    cache_dir: Path | None,
 ) -> Places:
-    files = hub.list_files(repo, cache_dir)
-    if subfolder is None:
+    files, branches = hub.list_files(repo, cache_dir), revisions.some(names)
+    if pattern is None:
         where = f"The branches of {repo} hold no checkpoint, and the files of its main branch"
-        found = revisions.find_places(files, stage=stage, ingredient=ingredient, where=where)
+        found = revisions.find_places(files, stage=stage, ingredient=ingredient, where=where, others=names)
     else:
-        found = revisions.match_template(subfolder, files)
+        found = revisions.match_template(pattern, files, f"The files of {repo}")
         if not found:
-            raise InputError(f"{repo} holds no folder that looks like {subfolder!r}: look at its list of files.")
+            there = revisions.some(sorted({file.partition("/")[0] for file in files}))
+            raise InputError(
+                f"{repo} holds {'no branch and ' * bool(names)}no folder that looks like {pattern!r}; "
+                f"{f'its branches are {branches}, and ' * bool(names)}on main lie {there}."
+            )
     return {step: ("main", path) for step, path in found.items()}

@@ -15,6 +15,7 @@ from tl_lifehist.checkpoints import revisions
 from tl_lifehist.checkpoints.boot import LoadOptions
 from tl_lifehist.checkpoints.integrity import IntegrityReport, compare_fingerprints, fingerprint
 from tl_lifehist.checkpoints.listing import plan_of
+from tl_lifehist.checkpoints.nature import nature
 from tl_lifehist.checkpoints.on_disk import FolderSource
 from tl_lifehist.checkpoints.on_hub import HubSource
 from tl_lifehist.checkpoints.pocket import check_pocket, pocket_path
@@ -60,6 +61,7 @@ class CheckpointSeries(_Models):
         cls,
         path: str | Path,
         *,
+        pattern: str | None = None,
         subfolder: str | None = None,
         stage: int | None = None,
         ingredient: int | None = None,
@@ -68,15 +70,19 @@ class CheckpointSeries(_Models):
         dtype: torch.dtype = torch.float32,
         trust_remote_code: bool = False,
     ) -> CheckpointSeries:
-        """Sub-folders named step0, step1000, checkpoint-500, ..., each written by `save_pretrained`.
+        """Sub-folders named step0, step_1000, checkpoint-500, global_step500, iter_0000500, 500, ..., each written by
+        `save_pretrained`.
 
-        The weights may also lie one folder deeper (`ckpt-500/pt`) or in Composer's files (`ep0-ba500-rank0.pt`). Other
-        names are ignored, the temporary ones of a run that is being written among them. The tokenizer is looked for in
-        the folder itself, then with the last step's weights.
+        The weights may also lie one folder deeper (`ckpt-500/pt`), in Composer's files (`ep0-ba500-rank0.pt`), or in
+        single files of a plain state dict (`ckpt_500.pt`, read with weights_only=True; the configuration lies in the
+        folder, or is named by `config_from`). Other names are ignored, the temporary ones of a run that is being
+        written among them. The tokenizer is looked for in the folder itself, then with the last step's weights.
 
         Args:
             path: the folder.
-            subfolder: how the checkpoints look where their names do not say so, "run-a/{step}/hf".
+            pattern: how the checkpoints look where their names do not say so, "run-a/{step}/hf"; `*` stands for
+                anything within a name. It alone then decides.
+            subfolder: the same.
             stage: which training stage of several; the earliest when None.
             ingredient: which run of a stage that has several.
             config_from: a folder or hub repository with the configuration and the tokenizer that the checkpoints lack.
@@ -87,7 +93,13 @@ class CheckpointSeries(_Models):
         """
         options = LoadOptions(device, dtype, trust_remote_code)
         source = FolderSource.find(
-            path, options, subfolder=subfolder, stage=stage, ingredient=ingredient, config_from=config_from
+            path,
+            options,
+            pattern=pattern,
+            subfolder=subfolder,
+            stage=stage,
+            ingredient=ingredient,
+            config_from=config_from,
         )
         return cls(source, source.places)
 
@@ -97,6 +109,7 @@ class CheckpointSeries(_Models):
         repo: str,
         steps: Iterable[SupportsIndex] | None = None,
         *,
+        pattern: str | None = None,
         subfolder: str | None = None,
         stage: int | None = None,
         ingredient: int | None = None,
@@ -109,13 +122,18 @@ class CheckpointSeries(_Models):
     ) -> CheckpointSeries:
         """Checkpoints of a hub repository; nothing but their list is fetched until a model is asked for.
 
-        Branches (`step1000`, `step1000-tokens4B`, `stage1-step1000-tokens3B`, `checkpoint-1000`); where no branch is a
-        checkpoint's, sub-folders of `main` (`ckpt-1000/pt`) or files of it that Composer wrote (`ep0-ba1000-rank0.pt`).
+        Branches (`step1000`, `step_1000`, `step1000-tokens4B`, `stage1-step-1000`, `checkpoint-1000`, `ckpt_010`,
+        `global_step1000`, `1000`); where no branch is a checkpoint's, sub-folders of `main` (`ckpt-1000/pt`) or files
+        of it (`ep0-ba1000-rank0.pt`, `ckpt_1000.pt`). What Amber counts in `ckpt_010` is checkpoints, not updates.
+
+        A series is one training run. Of branches of several, ingredients or seeds, one has to be named.
 
         Args:
             repo: such as "EleutherAI/pythia-160m".
             steps: all there are when None.
-            subfolder: how the checkpoints on `main` look where their names do not say so: "runs/{step}/hf".
+            pattern: how the branches look where their names do not say so, "phase1_{step}", or else folders or files of
+                `main`, "runs/{step}/hf"; `*` stands for anything within a name. It alone then decides.
+            subfolder: as `pattern`, for `main` alone.
             stage: which training stage of several (OLMo 2); the earliest when None.
             ingredient: which run of a stage that has several.
             config_from: a hub repository or a folder with the configuration and the tokenizer, for checkpoints that
@@ -140,6 +158,7 @@ class CheckpointSeries(_Models):
             repo,
             wanted,
             options,
+            pattern=pattern,
             subfolder=subfolder,
             stage=stage,
             ingredient=ingredient,
@@ -234,7 +253,8 @@ class CheckpointSeries(_Models):
         return CheckpointSeries(self._source, wanted)
 
     def verify(self, *, progress: bool = True) -> IntegrityReport:
-        """Load every checkpoint once, fingerprint its weights, and report duplicates and what could not be loaded.
+        """Load every checkpoint once, fingerprint its weights, and report duplicates, what could not be loaded, and
+        steps of another kind than the others: another architecture or precision, processed weights among unprocessed.
 
         How it can mislead: it finds weights that are *the same* as another step's. Weights of a wrong step that the
         series does not hold look as good as any.
@@ -242,13 +262,16 @@ class CheckpointSeries(_Models):
         from tqdm.auto import tqdm
 
         prints: dict[int, dict[str, str]] = {}
+        natures: dict[int, dict[str, str]] = {}
         unreadable: dict[int, str] = {}
         for step in tqdm(self._steps, desc="verify", unit="step", leave=False, disable=None if progress else True):
             try:
-                prints[step] = fingerprint(self.load(step))
+                model = self.load(step)
+                prints[step], natures[step] = fingerprint(model), nature(model)
+                del model  # or the next is loaded beside it
             except (InputError, OSError) as error:  # OSError: a user's own loader that misses a file
                 unreadable[step] = str(error)
-        return compare_fingerprints(prints, unreadable)
+        return compare_fingerprints(prints, unreadable, natures)
 
     def plan(self) -> pd.DataFrame:
         """What working through the series takes: one row per step, before anything is fetched.

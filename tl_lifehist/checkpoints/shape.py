@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tl_lifehist.checkpoints.boot import LoadOptions, gist, is_masked, unusable
+from tl_lifehist.checkpoints.boot import LoadOptions, gist, is_masked, require_one_stack, unusable
 from tl_lifehist.errors import InputError
 
 
@@ -43,12 +43,15 @@ def shape_of_folders(homes: Iterable[Path], options: LoadOptions) -> ModelShape:
     code = options.trust_remote_code
     try:
         config = transformers.AutoConfig.from_pretrained(str(home), local_files_only=True, trust_remote_code=code)
+        require_one_stack(config)
         masked = is_masked(config)
         kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
         with torch.device("meta"), torch.random.fork_rng(devices=[]):  # no memory: only the sizes of its tensors
             model = kind.from_config(config, trust_remote_code=code)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         return ModelShape(config.num_hidden_layers, config.hidden_size, config.vocab_size, n_parameters, masked)
+    except InputError:
+        raise
     except unusable() as error:
         raise InputError(
             f"{home / 'config.json'} could not be used ({gist(error)}): fetch or write it again."
