@@ -138,6 +138,14 @@ def test_profiles_and_matches_need_no_contribution(series, random_sae, pocket_to
         GivenSAEs.of({(step, FIRST): sae for step in (0, 4096)}, (0, 4096), [FIRST])
 
 
+def test_a_kind_with_negative_codes_is_refused_before_a_study():
+    from sae_lens.saes.abstopk_sae import AbsTopKSAE, AbsTopKSAEConfig
+
+    sae = AbsTopKSAE(AbsTopKSAEConfig(d_in=96, d_sae=64, k=4))
+    with pytest.raises(InputError, match="is an abstopk, whose codes are negative at times"):
+        GivenSAEs.of({(step, FIRST): sae for step in (0, 4096)}, (0, 4096), [FIRST])
+
+
 @pytest.mark.parametrize("kind", ["expected_average_only_in", "covariance_whitening"])
 def test_an_sae_of_scaled_activations_without_its_scale_is_refused(series, random_sae, pocket_tokens, kind):
     sae = says(random_sae, FIRST)

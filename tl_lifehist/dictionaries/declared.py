@@ -83,6 +83,19 @@ def require_own_place(dictionary: Any, hook_name: str) -> None:
         )
 
 
+def require_profiles(dictionary: Any, hook_name: str) -> None:
+    """Refuse a kind whose codes are negative at times, which a profile does not hold.
+
+    Raises:
+        InputError: an AbsTopK SAE.
+    """
+    if _architecture(dictionary) == "abstopk":
+        raise InputError(
+            f"The SAE for {hook_name!r} is an abstopk, whose codes are negative at times, and profiles need codes >= 0"
+            ": give one of another kind."
+        )
+
+
 def input_width(dictionary: Any) -> int:
     """Width of the activations that are encoded."""
     wide = getattr(getattr(_bare(dictionary), "cfg", None), "d_in", None) if is_transcoder(dictionary) else None

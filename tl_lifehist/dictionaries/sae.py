@@ -1,4 +1,4 @@
-"""SAEs per checkpoint, trained by SAELens. The only file that touches `sae_lens`.
+"""SAEs per checkpoint, trained by SAELens. This file and `sae_folders` are all that touches `sae_lens`.
 
 All hook points of a checkpoint are trained from one forward pass by SAELens' `MultiSAETrainer`. Our part is the stream
 of activations and the seeds: SAELens' own `seed` has no effect, so the order of the rows and the initial weights are
@@ -13,6 +13,7 @@ import io
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from tl_lifehist.activations import NonFiniteActivations, stream_activations
+from tl_lifehist.dictionaries.sae_folders import Loaded, is_sae_folder, read_folder, readable
 from tl_lifehist.errors import InputError, nearest, one_of
 from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.models import HookedModel, require_hooks
@@ -99,13 +101,47 @@ class SAEs(Mapping[tuple[int, str], Any]):
 
 
 def load_sae(folder: str | Path, *, device: str = "cpu") -> Any:
-    """A plain inference SAE from a folder in SAELens' format, frozen and in evaluation mode."""
+    """A plain inference SAE from a folder, frozen and in evaluation mode, that takes raw activations.
+
+    The folder is SAELens' (of any version, a checkpoint of a training included, whose scale of the input is folded into
+    the weights), sparsify's or dictionary_learning's.
+
+    Raises:
+        InputError: SAELens is not installed, the folder is damaged or of another kind, or it asks for what would be
+            computed in another way now: an activation function that is gone, a scale that is not there.
+
+    How it can mislead: a checkpoint of a BatchTopK training becomes a JumpReLU SAE, by SAELens' own rule, with the
+    threshold learned so far.
+    """
     folder = Path(folder)
-    for name in ("cfg.json", "sae_weights.safetensors"):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} holds no {name}: give a folder written by SAELens' save_model or by SAEs.save.")
-    sae = _sae_lens().SAE.load_from_disk(folder, device=device)
+    sae_lens = _sae_lens()
+    found = read_folder(folder)
+    with readable(folder):
+        from sae_lens.registry import SAE_CLASS_REGISTRY, SAE_TRAINING_CLASS_REGISTRY
+
+        kind = str(found.config.get("architecture") or "standard")
+        trained_as_another = kind not in SAE_CLASS_REGISTRY and kind in SAE_TRAINING_CLASS_REGISTRY
+        if kind not in SAE_CLASS_REGISTRY and not trained_as_another:
+            raise InputError(f"The SAE in {folder} is a {kind!r}, which this version of SAELens does not have.")
+        cls: Any = sae_lens.TrainingSAE if trained_as_another else sae_lens.SAE
+        sae = cls.load_from_disk(folder, device=device, converter=partial(_as_read, found))
+        if found.scale is not None:
+            sae.fold_activation_norm_scaling_factor(found.scale)
+        if found.whitening is not None:
+            whitening = found.whitening
+            sae.fold_activation_whitening(whitening["mean"], whitening["matrix"], whitening["inverse_matrix"])
+        if trained_as_another:
+            return _inference(sae).to(device)
     return sae.requires_grad_(False).eval()
+
+
+def _as_read(
+    found: Loaded, path: Any, device: str = "cpu", cfg_overrides: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What SAELens' `load_from_disk` asks a converter for."""
+    config = {**found.config, "device": device, **(cfg_overrides or {})}
+    dtype = getattr(torch, config["dtype"].removeprefix("torch."))
+    return config, {name: tensor.to(device, dtype) for name, tensor in found.state.items()}
 
 
 def load_saes(folder: str | Path, *, device: str = "cpu") -> SAEs:
@@ -118,13 +154,18 @@ def load_saes(folder: str | Path, *, device: str = "cpu") -> SAEs:
     for at_step in sorted(Path(folder).glob("step*"), key=lambda p: int("".join(filter(str.isdigit, p.name)) or -1)):
         step = at_step.name.removeprefix("step")
         if step.isdigit():
-            for path in sorted((p for p in at_step.iterdir() if (p / "cfg.json").exists()), key=_depth):
+            for path in sorted(filter(_holds_sae, at_step.iterdir()), key=_depth):
                 found[int(step), path.name] = load_sae(path, device=device)
     if not found:
         raise InputError(
             f"{folder} holds no step folders with SAEs: expected step0/blocks.1.hook_resid_post/cfg.json and so on."
         )
     return SAEs(found)
+
+
+def _holds_sae(folder: Path) -> bool:
+    # a folder with a configuration alone is an incomplete one, and an error says so
+    return is_sae_folder(folder) or (folder / "cfg.json").exists()
 
 
 def _depth(path: Path) -> tuple[int, str]:

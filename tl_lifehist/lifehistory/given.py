@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_lifehist.config import from_sections
-from tl_lifehist.dictionaries.declared import require_contributions, require_own_place
+from tl_lifehist.dictionaries.declared import require_contributions, require_own_place, require_profiles
 from tl_lifehist.dictionaries.sae import SAEs, load_sae, load_saes
 from tl_lifehist.errors import InputError
 from tl_lifehist.hook_names import parse_hook_name
@@ -63,6 +63,7 @@ class GivenSAEs:
             if h in hook_names and step in steps:  # now, and not when the study comes to ablate
                 require_own_place(sae, h)
                 require_contributions(sae)
+                require_profiles(sae, h)
         for h in hook_names:
             shapes = {tuple(own[s, h].W_dec.shape) for s in steps}
             if len(shapes) > 1:
