@@ -172,6 +172,24 @@ def _depth(path: Path) -> tuple[int, str]:
     return parse_hook_name(path.name)[0], path.name
 
 
+def orthonormal_sae(directions: Float[Tensor, "feature d_model"], *, threshold: float) -> Any:
+    """A JumpReLU SAE of SAELens that reads and writes along orthonormal directions, without a bias.
+
+    Codes above `threshold` come back exactly; rounding leaves all others below it, and so at 0.
+
+    Raises:
+        InputError: SAELens is not installed.
+    """
+    _sae_lens()
+    from sae_lens.saes.jumprelu_sae import JumpReLUSAE, JumpReLUSAEConfig
+
+    with torch.random.fork_rng(devices=[]):  # SAELens draws weights first
+        sae = JumpReLUSAE(JumpReLUSAEConfig(d_in=directions.shape[1], d_sae=directions.shape[0]))
+    sae.W_dec.data, sae.W_enc.data = directions.clone(), directions.T.contiguous()
+    sae.threshold.data.fill_(threshold)
+    return sae.requires_grad_(False).eval()
+
+
 def activation_batches(
     model: HookedModel,
     hook_names: Sequence[str],

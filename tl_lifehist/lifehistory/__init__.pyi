@@ -49,5 +49,10 @@ from .compare import (
     SAEComparison as SAEComparison,
 )
 from .stored import stored_features as stored_features
+from .planted.suite import (
+    PlantedSuite as PlantedSuite,
+    planted_suite as planted_suite,
+)
+from .planted.truth import PlantedTruth as PlantedTruth
 from .config import LifeHistoryConfig as LifeHistoryConfig
 from .study import depth_hook_names as depth_hook_names
