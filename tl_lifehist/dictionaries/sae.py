@@ -172,10 +172,10 @@ def _depth(path: Path) -> tuple[int, str]:
     return parse_hook_name(path.name)[0], path.name
 
 
-def orthonormal_sae(directions: Float[Tensor, "feature d_model"], *, threshold: float) -> Any:
+def orthonormal_sae(directions: Float[Tensor, "feature d_model"], *, threshold: float, hook_name: str) -> Any:
     """A JumpReLU SAE of SAELens that reads and writes along orthonormal directions, without a bias.
 
-    Codes above `threshold` come back exactly; rounding leaves all others below it, and so at 0.
+    Codes above `threshold` come back as they went in; what rounding leaves of the others lies below it, and is 0.
 
     Raises:
         InputError: SAELens is not installed.
@@ -187,6 +187,7 @@ def orthonormal_sae(directions: Float[Tensor, "feature d_model"], *, threshold: 
         sae = JumpReLUSAE(JumpReLUSAEConfig(d_in=directions.shape[1], d_sae=directions.shape[0]))
     sae.W_dec.data, sae.W_enc.data = directions.clone(), directions.T.contiguous()
     sae.threshold.data.fill_(threshold)
+    sae.cfg.metadata.hook_name = hook_name
     return sae.requires_grad_(False).eval()
 
 

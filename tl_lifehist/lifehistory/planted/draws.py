@@ -115,7 +115,7 @@ def turns(rng: np.random.Generator, recipe: Recipe) -> Floats:
     return turn
 
 
-def grammar(rng: np.random.Generator, n_topics: int = 8) -> tuple[Ints, Ints]:
+def grammar(rng: np.random.Generator, n_topics: int = 64) -> tuple[Ints, Ints]:
     """The successor and the topic of each id: one circle of successors a topic, so that topics last."""
     order = rng.permutation(N_IDS).reshape(n_topics, -1)
     successor, topic = np.empty(N_IDS, dtype=np.int64), np.empty(N_IDS, dtype=np.int64)

@@ -32,7 +32,7 @@ class Recipe:
         one_of("breadth", self.breadth, ("independent", "confounded", "disjoint"))
         one_of("load", self.load, ("history", "mass", "neither"))
         one_of("containment", self.containment, ("real", "carriers", "chance"))
-        for name, least in (("seed", 0), ("n_layers", 1), ("n_features", 8), ("n_documents", 2), ("noise", 0)):
+        for name, least in (("seed", 0), ("n_layers", 1), ("n_features", 8), ("n_documents", 16), ("noise", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name}={getattr(self, name)} must be at least {least}.")
         if len(self.steps) < 3 or list(self.steps) != sorted(set(self.steps)) or self.steps[0] < 0:

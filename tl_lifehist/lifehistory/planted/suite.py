@@ -49,7 +49,7 @@ class PlantedSuite:
         world = draw_world(self.recipe)
         return SAEs(
             {
-                (step, name): orthonormal_sae(stream_directions(world, index, layer), threshold=0.01)
+                (step, name): orthonormal_sae(stream_directions(world, index, layer), threshold=0.01, hook_name=name)
                 for index, step in enumerate(self.recipe.steps)
                 for layer, name in enumerate(self.hook_names)
             }

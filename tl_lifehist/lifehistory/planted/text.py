@@ -12,33 +12,36 @@ from tl_lifehist.tokens import TokenSet
 
 CONTEXT = 128
 LEAST_SEQUENCES = 64  # 8,192 positions: the rarest features fire about a hundred times
-TOPICAL = 0.7  # share of a document that follows its own topics
+OWN_TOPICS = 4  # of a document
+TOPICAL = 0.9  # share of the jumps that stay within them
 
 
 def draw_text(world: World, split: int) -> TokenSet:
     """A text of `recipe.n_documents` documents, every position valid and labelled with the id that follows.
 
-    Documents differ in their topics, so positions of one document are correlated. All sequences that are a document's
-    first stand before those that are a second one, so that the head of the text holds many documents.
+    Each document keeps to a few topics, so that its positions are correlated; topics are dealt like cards, so that over
+    the text all are about equally frequent. Sequences that are a document's first stand before those that are its
+    second, so that the head of the text holds many documents.
     """
-    recipe, topic = world.recipe, world.topic
-    rng = np.random.default_rng(derive_seed(recipe.seed, 32, split))
-    n_topics = int(topic.max()) + 1
-    shares = TOPICAL * rng.dirichlet(np.full(n_topics, 0.5), recipe.n_documents) + (1 - TOPICAL) / n_topics
-    per_document = -(-LEAST_SEQUENCES // recipe.n_documents)
-    documents = np.tile(np.arange(recipe.n_documents), per_document)
-    by_topic = np.argsort(topic, kind="stable").reshape(n_topics, -1)
-    chances = shares.cumsum(axis=1)[documents]
+    n_documents, n_topics = world.recipe.n_documents, int(world.topic.max()) + 1
+    rng = np.random.default_rng(derive_seed(world.recipe.seed, 32, split))
+    n_decks = -(-n_documents * OWN_TOPICS // n_topics)
+    cards = np.concatenate([rng.permutation(n_topics) for _ in range(n_decks)])
+    own = cards[: n_documents * OWN_TOPICS].reshape(n_documents, OWN_TOPICS)
+    documents = np.tile(np.arange(n_documents), -(-LEAST_SEQUENCES // n_documents))
+    by_topic = np.argsort(world.topic, kind="stable").reshape(n_topics, -1)
 
-    def anywhere() -> np.ndarray:
-        chosen = (rng.random((len(documents), 1)) > chances).sum(axis=1).clip(max=n_topics - 1)
-        return by_topic[chosen, rng.integers(by_topic.shape[1], size=len(documents))]
+    def jump() -> np.ndarray:
+        n = len(documents)
+        chosen = own[documents, rng.integers(OWN_TOPICS, size=n)]
+        chosen = np.where(rng.random(n) < TOPICAL, chosen, rng.integers(n_topics, size=n))
+        return by_topic[chosen, rng.integers(by_topic.shape[1], size=n)]
 
     ids = np.empty((len(documents), CONTEXT + 1), dtype=np.int64)
-    ids[:, 0] = anywhere()
+    ids[:, 0] = jump()
     for position in range(1, CONTEXT + 1):
         jumps = rng.random(len(documents)) < LABEL_NOISE
-        ids[:, position] = np.where(jumps, anywhere(), world.successor[ids[:, position - 1]])
+        ids[:, position] = np.where(jumps, jump(), world.successor[ids[:, position - 1]])
     tensor = torch.from_numpy(ids)
     return TokenSet(
         ids=tensor[:, :-1].contiguous(),

@@ -55,9 +55,7 @@ class PlantedTruth:
         world, rows = self._world, []
         for index, step in enumerate(world.recipe.steps):
             for layer, latent in np.argwhere(world.alive(index)).tolist():
-                rows.append(
-                    (world.recipe.hook_names[layer], latent, step, int(world.place[index, layer, latent]))
-                )
+                rows.append((world.recipe.hook_names[layer], latent, step, int(world.place[index, layer, latent])))
         table = pd.DataFrame(rows, columns=["hook_name", "latent", "step", "feature"])
         return table.sort_values(["hook_name", "latent", "step"], ignore_index=True)
 
@@ -77,9 +75,7 @@ class PlantedTruth:
         """The carriers' features in the SAEs of a step, `{hook_name: [feature, ...]}`."""
         found = self.lineages.merge(self.features[["hook_name", "latent", "carrier"]], on=["hook_name", "latent"])
         here = found[found["carrier"] & (found["step"] == step)]
-        return {
-            h: sorted(here.loc[here["hook_name"] == h, "feature"].tolist()) for h in self._world.recipe.hook_names
-        }
+        return {h: sorted(here.loc[here["hook_name"] == h, "feature"].tolist()) for h in self._world.recipe.hook_names}
 
     def ablation_cost(self, features: Mapping[str, Sequence[int]], tokens: TokenSet, *, step: int) -> float:
         """Exactly what removing features of the SAEs of a step costs on a text of this history, nats: the mean of
