@@ -1,15 +1,15 @@
 """A training history whose truth is known: what was planted, beside what a life-history study finds of it.
 
-Shows how a method is tried where the answer is known: `planted_suite` gives models, text and SAEs, the study is run as on
-any other series, and only this script compares the two.
+Shows how a method is tried where the answer is known: `planted_suite` gives models, text and SAEs, the study is run as
+on any other series, and only this script compares the two.
 
     python examples/planted_suite.py
     python examples/planted_suite.py --breadth confounded --load mass
     python examples/planted_suite.py --breadth disjoint --n-layers 4 --n-features 96 --load-tokens 4000 --n-draws 199
 
 How its numbers can mislead: here codes depend on the token alone and the SAEs are exact, so a method that is right here
-has passed the least that can be asked of it. One history is one draw: a claim that is true may stay within its null, and
-one in twenty that is not true may come out beyond it.
+has passed the least that can be asked of it. One history is one draw: a claim that is true may stay within its null,
+and one in twenty that is not true may come out beyond it.
 """
 
 from __future__ import annotations
