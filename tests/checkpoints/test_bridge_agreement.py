@@ -9,6 +9,7 @@ import torch
 from checkpoints.families import CAUSAL, FAMILIES, SIZES, build
 
 from tl_lifehist.checkpoints import boot
+from tl_lifehist.checkpoints.agreement import probe, require_agreement
 from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.errors import InputError
 
@@ -43,6 +44,30 @@ def test_half_precision_runs_as_it_does_in_transformers(family, tmp_path, ids):
         ):
             bridge(ids)
         assert set(seen.values()) == {dtype}
+
+
+def test_other_number_types_are_refused_at_once(tmp_path):
+    for dtype in (torch.int8, torch.float8_e4m3fn):
+        with pytest.raises(
+            InputError, match=rf"not loaded as {dtype}: give dtype= one of torch\.float64, torch\.float32"
+        ):
+            CheckpointSeries.from_directory(tmp_path, dtype=dtype)
+
+
+@torch.no_grad()
+def test_a_model_that_takes_no_mask_is_compared_without(run_folder, monkeypatch):
+    from transformers import GPTNeoXForCausalLM
+
+    forward = GPTNeoXForCausalLM.forward
+
+    def bare(self, input_ids):
+        return forward(self, input_ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GPTNeoXForCausalLM, "forward", bare)
+        found = probe(GPTNeoXForCausalLM.from_pretrained(run_folder / "step1").eval(), 1)
+    assert found.mask is None
+    require_agreement(CheckpointSeries.from_directory(run_folder, device="cpu").load(1), found, 1, "GPTNeoXForCausalLM")
 
 
 @pytest.fixture

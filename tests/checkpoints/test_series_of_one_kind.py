@@ -7,8 +7,11 @@ import torch
 from spine.toys import LinearToy
 
 import tl_lifehist as lh
+from tl_lifehist.checkpoints.integrity import fingerprint
 from tl_lifehist.checkpoints.nature import compare_natures, nature
 from tl_lifehist.errors import InputError
+from tl_lifehist.preflight import watch_checks
+from tl_lifehist.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +58,18 @@ def test_two_architectures_and_two_precisions_are_found():
     assert mixed == ("The precision is not the same at every step: float64 at step 0; float32 at step 1.",)
 
 
-def test_a_study_of_a_mixed_series_stops(pocket_series, processed, tmp_path):
-    series = lh.CheckpointSeries.from_models({0: pocket_series.load(0), 1024: processed})
-    texts = {split: lh.TokenSet.pocket(split)[:20] for split in ("train", "test")}
-    study = lh.LifeHistoryStudy(series, ["blocks.1.hook_resid_post"], d_sae=32, training_tokens=256, **texts)
+def test_a_study_of_a_mixed_series_stops_at_its_checks(pocket_series, processed, tmp_path):
+    models = {0: pocket_series.load(0), 1024: processed}
+    series = lh.CheckpointSeries.from_models({**models, 4096: pocket_series.load(4096)})  # whose check is to come
+    checked, earlier = Store(tmp_path / "now"), Store(tmp_path / "earlier")
+    for step, model in models.items():
+        found = {"fingerprint": fingerprint(model), "nature": nature(model)}
+        checked.save(f"check/step{step}", found, "key", {})
+        earlier.save(f"check/step{step}", {"fingerprint": found["fingerprint"]}, "key", {})
+    seen = watch_checks(checked, series, allow_duplicates=True)
+    seen("check/step0")
     with pytest.raises(InputError, match="The checkpoints are not of one kind: .*The embedding is not the same"):
-        study.run(tmp_path / "run")
+        seen("check/step1024")
+    seen = watch_checks(earlier, series, allow_duplicates=True)  # which says nothing of kinds
+    for step in models:
+        seen(f"check/step{step}")

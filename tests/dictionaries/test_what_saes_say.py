@@ -66,10 +66,15 @@ def test_an_sae_at_another_hook_point_than_its_own_is_refused_unless_told(series
         lh.ablation_effect(model, lh.FeatureAblation({SECOND: sae}, {SECOND: [3]}), pocket_tokens)
     with refused:
         lh.compare_saes(sae, sae, model, SECOND, pocket_tokens)
+    dictionary = lh.with_reference(sae, lh.collect_activations(model, SECOND, pocket_tokens))
     with refused:
-        rows = lh.collect_activations(model, SECOND, pocket_tokens)
-        mask = lh.MaskedReconstruction(SECOND, lh.with_reference(sae, rows), torch.ones(64))
-        lh.ablation_effect(model, mask, pocket_tokens)
+        lh.MaskedReconstruction(SECOND, dictionary, torch.ones(64))
+    with refused:
+        lh.gate_scores(model, dictionary, pocket_tokens, hook_name=SECOND)
+    with refused:
+        lh.evaluate_mask(model, dictionary, torch.ones(64), pocket_tokens, hook_name=SECOND)
+    with refused:
+        lh.calibrate_mask(model, dictionary, pocket_tokens, lh.Reconstruction(), hook_name=SECOND, steps=1)
     with refused:
         GivenSAEs.of({(step, SECOND): sae for step in (0, 4096)}, (0, 4096), [SECOND])
     sae.cfg.metadata.hook_name = SECOND  # as the error says
@@ -136,6 +141,14 @@ def test_profiles_and_matches_need_no_contribution(series, random_sae, pocket_to
         lh.FeatureAblation({FIRST: sae}, {FIRST: [3]})
     with pytest.raises(InputError, match="no contribution of their own"):
         GivenSAEs.of({(step, FIRST): sae for step in (0, 4096)}, (0, 4096), [FIRST])
+
+
+def test_saes_of_half_precision_are_known_by_their_weights(random_sae):
+    given = GivenSAEs.of({(0, FIRST): copy.deepcopy(random_sae).to(torch.bfloat16)}, (0,), [FIRST])
+    other = copy.deepcopy(random_sae).to(torch.bfloat16)
+    other.b_dec.data[0] += 1
+    digests = {given.digest(0, ""), GivenSAEs.of({(0, FIRST): other}, (0,), [FIRST]).digest(0, "")}
+    assert len(digests) == 2
 
 
 def test_a_kind_with_negative_codes_is_refused_before_a_study():

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from tl_lifehist.checkpoints.agreement import keep_dtype, probe, require_agreement
+from tl_lifehist.checkpoints.agreement import TOLERANCE, keep_dtype, probe, require_agreement
 from tl_lifehist.checkpoints.composer import read_composer
 from tl_lifehist.checkpoints.revisions import is_weights
 from tl_lifehist.checkpoints.state_dicts import read_state
@@ -41,6 +41,11 @@ class LoadOptions:
     device: str | None = None  # None: the first GPU if there is one, else the CPU
     dtype: torch.dtype = torch.float32  # of the weights once loaded, whatever the file holds
     trust_remote_code: bool = False  # run Python code that comes with the checkpoint
+
+    def __post_init__(self) -> None:
+        if self.dtype not in TOLERANCE:
+            known = ", ".join(str(dtype) for dtype in TOLERANCE)
+            raise InputError(f"Models are not loaded as {self.dtype}: give dtype= one of {known}.")
 
     @property
     def place(self) -> str:

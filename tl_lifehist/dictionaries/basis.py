@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tl_lifehist.dictionaries.declared import require_own_place
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions, reference_of, require_width
 
 
@@ -40,8 +41,9 @@ class MaskBasis:
         """The basis of a dictionary.
 
         Raises:
-            InputError: a missing reference, or a `decode` that is not affine.
+            InputError: a missing reference, a `decode` that is not affine, or an SAE of another hook point.
         """
+        require_own_place(dictionary, hook_name)
         directions = _raised(decoder_directions(dictionary).detach())
         if center_codes:
             reference = reference_of(hook_name, dictionary, None, "center_codes=True")

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tl_lifehist.config import from_sections
 from tl_lifehist.dictionaries.declared import require_contributions, require_own_place, require_profiles
 from tl_lifehist.dictionaries.sae import SAEs, load_sae, load_saes
@@ -129,7 +131,8 @@ class GivenSAEs:
             found.update(f"{h} {fingerprint(plain_config(sae))}".encode())
             for name, tensor in sorted(sae.state_dict().items()):
                 found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+                # as bytes, for numpy has no bfloat16
+                found.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return found.hexdigest()[:16]
 
     def outputs(self, stage: str) -> dict[str, Any]:
