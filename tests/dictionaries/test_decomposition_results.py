@@ -218,3 +218,40 @@ def test_components_default_to_the_width_and_at_most_a_hundred():
     assert decompose(spread(50, 6)).W_dec.shape == (6, 6)
     assert decompose(spread(200, 120)).W_dec.shape == (100, 120)
     assert decompose(spread(80, 4), method="nmf", n_components=6, max_iter=20).W_dec.shape == (6, 4)
+
+
+@pytest.mark.parametrize("power", [-100, -66, -17, 17, 66, 100])
+@pytest.mark.parametrize("method", METHODS)
+def test_activations_of_any_size_are_decomposed_alike(method: str, power: int):
+    """Sizes from 1e-30 to 1e30, in powers of 2, which round nothing."""
+    x, size = spread(300, 6, 6).float(), 2.0**power
+    usual, found = (decompose(rows, method=method, n_components=3, seed=1) for rows in (x, x * size))
+    assert (found.converged, found.n_iter) == (usual.converged, usual.n_iter)
+    assert found.explained_variance == pytest.approx(usual.explained_variance, abs=1e-6)
+    assert torch.allclose(found.component_variance, usual.component_variance, atol=1e-6)
+    codes = 1.0 if method == "ica" else size
+    assert torch.allclose(found.W_dec.double() * codes / size, usual.W_dec.double(), atol=1e-6)
+    for name, by in (("b_dec", size), ("x_mean", size), ("code_mean", codes), ("code_sample", codes)):
+        assert torch.allclose(getattr(found, name).double() / by, getattr(usual, name).double(), atol=1e-5), name
+    again = found.decode(found.encode(x * size)).double() / size
+    assert torch.allclose(again, usual.decode(usual.encode(x)).double(), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_only_what_is_constant_is_called_constant(method: str):
+    for value in (0.0, 0.1, 1e-30, -1e30):
+        with pytest.raises(InputError, match="constant"):
+            decompose(torch.full((50, 6), value), method=method, n_components=2)
+    faint = torch.full((50, 6), 1e-25)
+    faint[::2, 1] += 1e-30
+    k = 1 if METHODS[method].linear else 2  # non-negative codes reach one side of the mean only
+    assert decompose(faint, method=method, n_components=k).explained_variance > 0.99
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sizes_too_far_apart_are_named(method: str):
+    x = spread(BLOCK + 60, 6, 6).float()
+    x[:BLOCK] *= 1e-25
+    x[BLOCK:] *= 1e25
+    with pytest.raises(InputError, match="float64"):
+        decompose(x, method=method, n_components=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -190,7 +191,8 @@ def decompose(
 
     Raises:
         InputError: an unknown method or offset, more components than can be had from these rows, NaN or infinite rows,
-            constant activations, batches that cannot be read again.
+            constant activations, activations whose sizes are too far apart for their arithmetic, batches that cannot be
+            read again.
     """
     one_of("method", method, METHODS)
     one_of("offset", offset, ("minimum", "relu"))
@@ -201,12 +203,41 @@ def decompose(
             "pass a function that returns a fresh iterator, a list of batches, or a tensor."
         )
     found = moments(rows, n_sample=N_CODES if chosen.linear else 2 * N_CODES, seed=seed, exact=chosen.exact)
-    if found.variance <= 0:
+    if bool((found.maximum <= found.minimum).all()):
         raise InputError("The activations are constant, so there is nothing to decompose: choose another hook point.")
+    if not 0 < found.variance < math.inf:
+        raise InputError(
+            f"The variance of the activations is {found.variance:.1e} in {found.mean.dtype} arithmetic, where their "
+            "sizes are too far apart: pass them in float64."
+        )
     k = count_components(n_components, method, n_rows=found.n_rows, d_model=len(found.mean))
     fit = chosen.fit(rows, found, k, FitOptions(seed, offset, max_iter, tol))
     base = offset if chosen.shifted else "mean"
-    return _with_reference(fit, rows, found, method=method, seed=seed, offset=base)
+    made = _with_reference(fit, rows, found, method=method, seed=seed, offset=base)
+    return _multiplied(made, rows.exponent or 0)
+
+
+def _multiplied(made: Decomposition, exponent: int) -> Decomposition:
+    """The decomposition of activations 2^exponent times as large; the length is that of the codes where directions are
+    unit vectors, and of the directions otherwise.
+
+    Raises:
+        InputError: sizes that the arithmetic does not reach.
+    """
+    if not exponent:
+        return made
+
+    def scaled(tensor: Tensor, by: int) -> Tensor:
+        return torch.ldexp(tensor.double(), torch.tensor(by)).to(tensor.dtype)
+
+    unit = bool(((made.W_dec.double().norm(dim=1) - 1).abs() < 1e-4).all()) or made.W_enc is None
+    names = ("code_mean", "code_sample") if unit else ("W_dec",)
+    found = {name: scaled(getattr(made, name), exponent) for name in ("b_dec", "x_mean", *names)}
+    if not unit and made.W_enc is not None:
+        found["W_enc"] = scaled(made.W_enc, -exponent)
+    if not all(bool(torch.isfinite(one).all()) for one in found.values()):
+        raise InputError(f"Activations of about 2^{exponent} are beyond {made.W_dec.dtype}: pass them in float64.")
+    return replace(made, **found)
 
 
 def count_components(wanted: int | None, method: str, *, n_rows: int, d_model: int) -> int:

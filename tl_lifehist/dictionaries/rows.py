@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from tl_lifehist.errors import InputError
 BLOCK = (
     4096  # rows held and multiplied at a time, whatever the batches of the source: streamed sums equal one-shot sums
 )
+_USUAL = 16  # rows that differ by 2^-16 to 2^16 leave float32 room for sixth powers; others are scaled first
 _PANEL = 128  # columns of a panel of the covariance: only panels on and above the diagonal are computed
 
 Activations = Tensor | Iterable[Tensor] | Callable[[], Iterable[Tensor]]
@@ -27,6 +29,11 @@ class Rows:
         acts: a tensor `[row, d_model]`; or batches of such rows: a list, anything else that can be iterated again, or a
             function that returns a fresh iterator. A generator can be read once, which is enough for "svd" alone.
 
+    Attributes:
+        n_rows: known after the first pass.
+        exponent: rows of very large or small size are divided by 2 to this power, exactly; 0 for all others. Known
+            after the first block.
+
     Raises:
         InputError: batches that are no matrices or differ in width, no row at all, a NaN or infinite row, a source that
             gives other rows on a later pass.
@@ -35,7 +42,8 @@ class Rows:
     def __init__(self, acts: Activations) -> None:
         self._acts = acts
         self.once = isinstance(acts, Iterator)
-        self.n_rows: int | None = None  # known after the first pass
+        self.n_rows: int | None = None
+        self.exponent: int | None = None
 
     def __iter__(self) -> Iterator[Float[Tensor, "row d_model"]]:
         count, width = 0, None
@@ -48,7 +56,10 @@ class Rows:
             if self.n_rows is None:
                 _require_finite(block, count)
             count += len(block)
-            yield block.detach().to(torch.promote_types(block.dtype, torch.float32))
+            block = block.detach().to(torch.promote_types(block.dtype, torch.float32))
+            if self.exponent is None:
+                self.exponent = _exponent(block)
+            yield _divided(block, self.exponent) if self.exponent else block
         if count == 0:
             raise InputError("There are no activation rows to decompose.")
         if self.n_rows not in (None, count):
@@ -87,6 +98,19 @@ def _joined(batches: list[Tensor]) -> Tensor:
     return torch.cat(batches)
 
 
+def _exponent(block: Float[Tensor, "row d_model"]) -> int:
+    """That of the rows' spread, or of their size where they do not differ, if it is an unusual one."""
+    values = block.double()
+    sizes = float((values - values[0]).abs().max()), float(values.abs().max())
+    size = next((size for size in sizes if size > 0), 1.0)
+    exponent = math.frexp(size)[1]
+    return exponent if abs(exponent) > _USUAL else 0
+
+
+def _divided(block: Float[Tensor, "row d_model"], exponent: int) -> Float[Tensor, "row d_model"]:
+    return torch.ldexp(block.double(), torch.tensor(-exponent)).to(block.dtype)
+
+
 def _require_finite(block: Tensor, start: int) -> None:
     if bool(torch.isfinite(block.sum())):  # a finite sum has finite terms: one cheap pass in the usual case
         return
@@ -98,11 +122,12 @@ def _require_finite(block: Tensor, start: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Count, mean, minimum and covariance (over n, float64, on the CPU) of the rows, and a seeded sample of them."""
+    """Count, mean, extremes and covariance (over n, float64, on the CPU) of the rows, and a seeded sample of them."""
 
     n_rows: int
     mean: Float[Tensor, " d_model"]
     minimum: Float[Tensor, " d_model"]
+    maximum: Float[Tensor, " d_model"]
     covariance: Float[Tensor, "d_model d_model"]
     sample: Float[Tensor, "sample d_model"]
 
@@ -120,12 +145,14 @@ def moments(rows: Rows, *, n_sample: int, seed: int, exact: bool = False) -> Mom
     The sample is that of the smallest of one random key per row: it does not depend on the number of rows to come.
     """
     rng = np.random.default_rng(seed)
-    count, mean, square, minimum = 0, torch.zeros(()), torch.zeros(()), None
+    count, mean, square = 0, torch.zeros(()), torch.zeros(())
+    minimum, maximum = None, None
     kept: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
     cut = 1.0
     for block in rows:
-        lowest = block.amin(dim=0)
+        lowest, highest = torch.aminmax(block, dim=0)
         minimum = lowest if minimum is None else torch.minimum(minimum, lowest)
+        maximum = highest if maximum is None else torch.maximum(maximum, highest)
         block_mean = block.mean(dim=0, dtype=torch.float64)
         center = block_mean.to(torch.float64 if exact else block.dtype)
         rest, block_mean = (block_mean - center).cpu(), block_mean.cpu()  # the centre is the mean but for its rounding
@@ -143,9 +170,10 @@ def moments(rows: Rows, *, n_sample: int, seed: int, exact: bool = False) -> Mom
             cut = float(kept[0][0].max())
         count = total
     assert minimum is not None  # rows without a block raise
+    assert maximum is not None
     upper = torch.triu(square) / count
     sample = _smallest(kept, n_sample)[2]
-    return Moments(count, mean.to(minimum), minimum, upper + torch.triu(upper, 1).T, sample)
+    return Moments(count, mean.to(minimum), minimum, maximum, upper + torch.triu(upper, 1).T, sample)
 
 
 def _upper_gram(x: Float[Tensor, "row d_model"]) -> Float[Tensor, "d_model d_model"]:
