@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,85 +11,108 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tl_lifehist.errors import InputError
+from tl_lifehist.hook_rows import NonFiniteActivations as NonFiniteActivations
+from tl_lifehist.hook_rows import require_rows
 from tl_lifehist.models import HookedModel, exactly_once, require_hooks, run_model
+from tl_lifehist.self_check import VALUE, known_of, spread_error, tolerance, two_of, unsteady
 from tl_lifehist.tokens import TokenSet, require_valid
 
 BATCH_SIZE = 32
 
 
-class NonFiniteActivations(InputError):
-    """An activation is NaN or infinite."""
-
-
-class _Enough(Exception):
-    """Raised inside the last hook needed, so that no later block runs. Never leaves this file."""
+class _Enough(BaseException):
+    """Raised inside the last hook needed, so that no later block runs. Never leaves this file, and no `except
+    Exception` of a model's own holds it up.
+    """
 
 
 def stream_activations(
     model: HookedModel, hook_names: Sequence[str], tokens: TokenSet, *, batch_size: int = BATCH_SIZE
 ) -> Iterator[dict[str, Float[Tensor, "row d_model"]]]:
-    """Yield, batch after batch, the activations at valid positions, in order: `{hook_name: [row, d_model]}`.
+    """Yield, batch after batch, the activations at valid positions, in order: `{hook_name: [row, d_model]}`. Where a
+    hook point has heads, `d_model` is all of them side by side.
 
     The first batch runs the whole model and insists that each hook point fires exactly once; later ones end as soon
-    as all hook points have fired. That needs no `stop_at_layer`, which some models ignore silently.
+    as all hook points have fired. That needs no `stop_at_layer`, which some models ignore silently. Once a model and
+    hook points, two sequences are run again that way, and have to give what they gave in their batch.
 
     Raises:
-        InputError: an unknown hook point (the nearest names are given), a model in training mode, or activations
-            that are not one vector a position.
+        InputError: an unknown hook point (the nearest names are given), a model in training mode, activations that
+            are not one vector a position, or a model whose activations are not the same in every pass.
         NonFiniteActivations: a NaN or an infinity, with its hook point, sequence and position.
     """
     require_hooks(model, hook_names)
+    may_end = True
     for start, batch in zip(range(0, len(tokens), batch_size), tokens.batches(batch_size), strict=True):
-        caught: dict[str, Tensor] = {}
-        hooks = [(name, _keeper(name, caught, start, batch, len(hook_names) if start else 0)) for name in hook_names]
-        with torch.no_grad():
-            if start == 0:
-                with exactly_once(model, hooks):
-                    run_model(model, batch.ids, batch.attention_mask)
-            else:
-                try:
-                    with model.hooks(fwd_hooks=hooks):
-                        run_model(model, batch.ids, batch.attention_mask)
-                except _Enough:
-                    pass
-        yield {name: caught[name] for name in hook_names}
+        caught = _caught(model, hook_names, batch, start, ends=may_end and start > 0)
+        if start == 0:
+            may_end = _may_end(model, hook_names, batch, caught)
+        yield caught
 
 
-def _keeper(
-    name: str, caught: dict[str, Tensor], start: int, batch: TokenSet, stop_after: int
-) -> Callable[[Tensor, Any], None]:
-    def keep(value: Tensor, hook: Any) -> None:
-        caught[name] = require_rows(value, name, batch, start)
-        if len(caught) == stop_after:
-            raise _Enough
+@torch.no_grad()
+def _caught(
+    model: HookedModel,
+    hook_names: Sequence[str],
+    batch: TokenSet,
+    start: int,
+    *,
+    ends: bool,
+    dtypes: dict[str, torch.dtype] | None = None,
+) -> dict[str, Tensor]:
+    """One pass; with `ends` only as far as the last hook point. `dtypes` is told the model's own arithmetic."""
+    caught: dict[str, Tensor] = {}
 
-    return keep
+    def keeper(name: str) -> Callable[[Tensor, Any], None]:
+        def keep(value: Tensor, hook: Any) -> None:
+            caught[name] = require_rows(value, name, batch, start)
+            if dtypes is not None:
+                dtypes[name] = value.dtype
+            if ends and len(caught) == len(hook_names):
+                raise _Enough
+
+        return keep
+
+    hooks = [(name, keeper(name)) for name in hook_names]
+    if ends:
+        with suppress(_Enough), model.hooks(fwd_hooks=hooks):
+            run_model(model, batch.ids, batch.attention_mask)
+    else:
+        with exactly_once(model, hooks):
+            run_model(model, batch.ids, batch.attention_mask)
+    return {name: caught[name] for name in hook_names}
 
 
-def require_rows(
-    value: Tensor, hook_name: str, batch: TokenSet, first_sequence: int = 0
-) -> Float[Tensor, "row d_model"]:
-    """The rows of an activation at the batch's valid positions, at least float32.
+def _may_end(model: HookedModel, hook_names: Sequence[str], batch: TokenSet, caught: Mapping[str, Tensor]) -> bool:
+    """Whether passes may end at the last hook point: a sequence, twice, has to give what it gave in its batch, also
+    right after a pass that was ended.
 
     Raises:
-        InputError: the activation is not one vector a position.
-        NonFiniteActivations: a NaN or an infinity; `first_sequence` is where the batch starts in the token set.
+        InputError: whole passes give something else as well.
     """
-    if value.ndim != 3 or value.shape[:2] != batch.ids.shape:
-        raise InputError(
-            f"The activation at {hook_name!r} has shape {tuple(value.shape)}, not [seq, pos, d_model]: "
-            "choose a hook point with one vector a position, such as blocks.0.hook_resid_post."
-        )
-    rows = value[batch.valid.to(value.device)]
-    finite = torch.isfinite(rows).all(dim=1)
-    if not bool(finite.all()):
-        seq, pos = batch.valid.nonzero()[int((~finite).nonzero()[0])].tolist()
-        raise NonFiniteActivations(
-            f"The activation at {hook_name!r}, sequence {first_sequence + seq}, position {pos} is NaN or infinite: "
-            "load the model in float32 and check the checkpoint."
-        )
-    # Only arithmetic below float32 is raised; float64 stays.
-    return rows.to(torch.promote_types(rows.dtype, torch.float32))
+    known, names = known_of(model), tuple(hook_names)
+    if names in known.collects or batch.n_valid == 0 or not names:
+        return known.collects.get(names, True)
+    two, lengths = two_of(batch), batch.valid.sum(1).tolist()
+    chosen = two[[1, 1]]  # in another place, with another neighbour
+    wanted = {name: rows.split(lengths)[int(two[1])].repeat(2, 1) for name, rows in caught.items()}
+    dtypes: dict[str, torch.dtype] = {}
+
+    def again(*, ends: bool) -> dict[str, Tensor]:
+        for _ in range(2):  # the second comes after a pass of the same kind
+            found = _caught(model, names, batch[chosen], 0, ends=ends, dtypes=dtypes)
+        return found
+
+    def differ(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+        return any(spread_error(a[name], b[name]) > VALUE * tolerance(dtypes[name]) for name in names)
+
+    ends = not differ(again(ends=True), wanted)
+    if not ends:
+        whole = again(ends=False)
+        if differ(whole, wanted):
+            raise unsteady(differ(again(ends=False), whole))
+    known.collects[names] = ends
+    return ends
 
 
 def collect_activations(

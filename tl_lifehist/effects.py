@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tl_lifehist.interventions import Intervention
 from tl_lifehist.metrics import bootstrap_mean, cross_entropy, kl_divergence
 from tl_lifehist.models import HookedModel, exactly_once, require_hooks, run_model
+from tl_lifehist.self_check import require_repeatable
 from tl_lifehist.tokens import TokenSet, require_scored
 
 BATCH_SIZE = 16
@@ -32,10 +33,11 @@ def scored_losses(
     """Cross-entropy in nats at each scored position, in order, with or without an intervention.
 
     Raises:
-        InputError: a model in training mode, an unknown hook point, or no scored position.
+        InputError: a model in training mode or with noise, an unknown hook point, or no scored position.
     """
     require_scored(tokens)
     require_hooks(model, [name for name, _ in intervention.fwd_hooks()] if intervention else [])
+    require_repeatable(model, tokens)
     parts = [
         cross_entropy(scored_logits(model, batch, intervention), batch.labels[batch.scored])
         for batch in tokens.batches(batch_size)
@@ -80,12 +82,13 @@ def ablation_effect(
     model. Ablating nothing gives exactly 0.
 
     Raises:
-        InputError: a model in training mode, an unknown hook point, no scored position, or a hook point that does not
-            fire exactly once.
+        InputError: a model in training mode or with noise, an unknown hook point, no scored position, or a hook point
+            that does not fire exactly once.
     """
     require_scored(tokens)
     baseline = getattr(intervention, "baseline", None)
     require_hooks(model, [name for name, _ in intervention.fwd_hooks()])
+    require_repeatable(model, tokens)
     columns: dict[str, list[np.ndarray]] = {key: [] for key in ("document", "base", "ce", "kl", "lost")}
     for batch in tokens.batches(batch_size):
         if not batch.n_scored:

@@ -22,6 +22,7 @@ from tl_lifehist.dictionaries.protocol import (
     require_width,
 )
 from tl_lifehist.errors import InputError, nearest, one_of
+from tl_lifehist.hook_rows import flat, with_rows
 from tl_lifehist.models import Hook
 
 Valid = Bool[Tensor, "seq pos"]
@@ -40,17 +41,14 @@ def _on_rows(edit: Callable[[Tensor], Tensor], valid: Valid | None) -> Callable[
     """
 
     def hook_fn(value: Tensor, hook: Any) -> Tensor:
-        if valid is None:
-            return edit(value.flatten(0, -2)).reshape(value.shape).to(value.dtype)
-        if valid.shape != value.shape[:-1]:
+        where = torch.ones(value.shape[:2], dtype=torch.bool) if valid is None else valid
+        if where.shape != value.shape[:2]:
             raise InputError(
-                f"valid has shape {tuple(valid.shape)} but the batch is {tuple(value.shape[:-1])}: "
+                f"valid has shape {tuple(where.shape)} but the batch is {tuple(value.shape[:2])}: "
                 "pass the rows of tokens.valid that belong to this batch."
             )
-        where = valid.to(value.device)
-        changed = value.clone()
-        changed[where] = edit(value[where]).to(value.dtype)
-        return changed
+        rows = flat(value, getattr(hook, "name", None) or "the hook point", tuple(where.shape))
+        return with_rows(value, where, edit(rows[where.to(value.device)]))
 
     return hook_fn
 

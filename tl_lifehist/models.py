@@ -87,9 +87,14 @@ def run_model(
             f"Token id {int(ids.max())} is outside the model's vocabulary of {limit}: "
             "tokenize with the tokenizer this model was trained with."
         )
-    if attention_mask is None:
-        return model(ids.to(device))
-    return model(ids.to(device), attention_mask=attention_mask.to(device))
+    mask = {} if attention_mask is None else {"attention_mask": attention_mask.to(device)}
+    logits = model(ids.to(device), **mask)
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids.shape:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(
+            f"The model gives {shape} for ids {tuple(ids.shape)}: it has to give logits [seq, pos, d_vocab]."
+        )
+    return logits
 
 
 @contextmanager

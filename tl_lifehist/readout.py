@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tl_lifehist.errors import InputError
 from tl_lifehist.metrics import cross_entropy, entropy, kl_of_logs, log_probabilities
 
 Head = Callable[[Tensor], Tensor]  # [row d_model] -> logits [row d_vocab]
@@ -43,6 +44,10 @@ class _ByRow(torch.autograd.Function):
             with torch.enable_grad():
                 chunk = rows[part].detach().requires_grad_()
                 value = figure(chunk, part)
+                if not value.requires_grad:
+                    raise InputError(
+                        "What reads these rows gives no gradient: take torch.no_grad out of the model's head."
+                    )
                 (slope,) = torch.autograd.grad(value.sum(), chunk)
             values.append(value.detach())
             slopes.append(slope)

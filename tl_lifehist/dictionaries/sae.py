@@ -132,6 +132,7 @@ def load_sae(folder: str | Path, *, device: str = "cpu") -> Any:
             sae.fold_activation_whitening(whitening["mean"], whitening["matrix"], whitening["inverse_matrix"])
         if trained_as_another:
             return _inference(sae).to(device)
+    sae.turn_off_forward_pass_hook_z_reshaping()  # rows have heads side by side
     return sae.requires_grad_(False).eval()
 
 

@@ -155,8 +155,10 @@ def calibrate_on(
         if key not in known:
             known[key] = MaskBasis.of(t.dictionary, hook_name, center_codes=t.center_codes, keep_error=t.keep_error)
         bases.append(known[key])
-    with frozen(model):
-        objectives = [task.target.objective(clean, basis) for task, basis in zip(tasks, bases, strict=True)]
+    objectives = [task.target.objective(clean, basis) for task, basis in zip(tasks, bases, strict=True)]
+    for one in objectives:
+        if isinstance(one, Injected):
+            one.suffix.try_slopes(one.prefix.batch)
     return _descend(model, tasks, objectives, bases, len(tokens), hook_name, steps, batch_size, learning_rate, progress)
 
 

@@ -13,7 +13,6 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_lifehist.dictionaries.basis import MaskBasis
-from tl_lifehist.models import frozen
 from tl_lifehist.readout import Head, chunks
 from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet, require_scored
@@ -41,7 +40,7 @@ def exact_blocks(
         batch = tokens[start : start + batch_size]
         if not batch.n_scored:
             continue
-        with frozen(suffix.model), torch.no_grad():
+        with torch.no_grad():
             prefix = suffix.run_prefix(batch, start)
             codes = basis.codes(prefix.acts)
             rows = basis.base(prefix.acts, codes) + codes @ basis.directions

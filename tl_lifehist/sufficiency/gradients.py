@@ -8,6 +8,7 @@ the graph through codes and directions that it would need, never exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.errors import InputError
+from tl_lifehist.hook_rows import NonFiniteActivations
 from tl_lifehist.models import HookedModel, frozen
 from tl_lifehist.readout import Head, readout_cross_entropy
 from tl_lifehist.suffix import ModelSuffix
@@ -54,6 +56,9 @@ def sequence_gradients(
         raise InputError(f"batch_size={batch_size} must be at least 1.")
     suffix = ModelSuffix(model, hook_name)
     basis = MaskBasis.of(dictionary, hook_name, center_codes=center_codes, keep_error=keep_error)
+    with suppress(NonFiniteActivations):  # the pass itself names the sequence
+        suffix.try_edits(tokens[:batch_size])
+        suffix.try_slopes(tokens[:batch_size])
     for start in range(0, len(tokens), batch_size):
         batch = tokens[start : start + batch_size]
         if batch.n_scored:
