@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,30 +39,37 @@ class Prefix:
         start: what the block at the hook point starts from (None: the whole model is run again).
         value: the activation at the hook point, heads side by side.
         last: the clean residual behind the last block; logits, for a model without blocks, or one whose logits are no
-            function of that residual alone.
+            function of that residual alone. None where those would not fit: `final` is then run again.
+        model: of whom the pass was.
     """
 
     batch: TokenSet
     start: Float[Tensor, "seq pos d_stream"] | None
     value: Float[Tensor, "seq pos d_model"]
-    last: Float[Tensor, "seq pos d_last"]
+    last: Float[Tensor, "seq pos d_last"] | None
+    model: HookedModel
 
     def __len__(self) -> int:
         return len(self.batch)
 
     def __getitem__(self, index: slice | Int[Tensor, " chosen"]) -> Prefix:
         start = None if self.start is None else self.start[index]
-        return Prefix(self.batch[index], start, self.value[index], self.last[index])
+        last = None if self.last is None else self.last[index]
+        return Prefix(self.batch[index], start, self.value[index], last, self.model)
 
     @property
     def acts(self) -> Float[Tensor, "row d_model"]:
         """Activations at the valid positions, in order, at least float32."""
         return raised(self.value[self.batch.valid.to(self.value.device)])
 
-    @property
+    @cached_property
     def final(self) -> Float[Tensor, "scored d_last"]:
         """The clean residual behind the last block at the scored positions."""
-        return self.last[self.batch.scored.to(self.last.device)]
+        last = self.last
+        if last is None:
+            with torch.no_grad():
+                last = run_model(self.model, self.batch.ids, self.batch.attention_mask)
+        return last[self.batch.scored.to(last.device)]
 
     @property
     def scored_sequence(self) -> Int[Tensor, " scored"]:

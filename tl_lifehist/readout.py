@@ -70,6 +70,21 @@ def _by_row(head: Head, rows: Tensor, figure: Callable[[Tensor, slice], Tensor])
         return torch.cat([figure(rows[part], part) for part in parts])
 
 
+def require_row_by_row(head: Head, rows: Float[Tensor, "row d_model"]) -> None:
+    """Refuse a head whose logits for a row depend on the rows beside it: it is read in chunks.
+
+    Raises:
+        InputError: it does.
+    """
+    with torch.no_grad():
+        some = rows[:3].detach()
+        together, alone = log_probabilities(head(some)), log_probabilities(head(some[:1]))
+    if alone.shape[0] != 1 or not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-3):
+        raise InputError(
+            "The head gives a row other logits when other rows stand beside it: it has to read row by row."
+        )
+
+
 def readout_kl(
     head: Head,
     clean: Float[Tensor, "row d_model"],

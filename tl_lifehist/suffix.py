@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,8 @@ from tl_lifehist.partial_model import Reached, keeper, stopper
 from tl_lifehist.self_check import known_of, made_up
 from tl_lifehist.suffix_check import CheckedModel
 from tl_lifehist.tokens import TokenSet
+
+KEPT = 2**28  # logits of a text that are kept between passes, in numbers; more are made again by each
 
 
 class ModelSuffix(CheckedModel):
@@ -140,16 +143,22 @@ def _one_pass(suffixes: Sequence[ModelSuffix], batch: TokenSet, first_sequence: 
     if not bool(torch.isfinite(reached[0][batch.scored.to(reached[0].device)]).all()):
         raise InputError("The model's own predictions are NaN or infinite: load it in float32.")
     return [
-        Prefix(batch, found["value"] if one.starts_behind else found.get("start"), found["value"], reached[0])
+        Prefix(batch, found["value"] if one.starts_behind else found.get("start"), found["value"], reached[0], model)
         for one, found in zip(suffixes, caught, strict=True)
     ]
 
 
 def run_all_prefixes(suffixes: Sequence[ModelSuffix], tokens: TokenSet, batch_size: int) -> list[Prefix]:
     """`run_prefixes` over all of `tokens`, in batches: one clean pass, a prefix for each hook point."""
-    starts = range(0, len(tokens), batch_size)
-    parts = [run_prefixes(suffixes, tokens[start : start + batch_size], start) for start in starts]
-    last = torch.cat([part[0].last for part in parts])
+    parts, lasts, fits = [], [], True
+    for start in range(0, len(tokens), batch_size):
+        part = run_prefixes(suffixes, tokens[start : start + batch_size], start)
+        last = part[0].last
+        # a residual always is; logits of a whole text can take many times as much
+        fits = fits and last is not None and (suffixes[0].has_blocks or last[0].numel() * len(tokens) <= KEPT)
+        lasts = [*lasts, last] if fits else []
+        parts.append([replace(one, last=None) for one in part])
+    last = torch.cat(lasts) if fits else None
     found = []
     for i, one in enumerate(suffixes):
         value = torch.cat([part[i].value for part in parts])
@@ -157,7 +166,7 @@ def run_all_prefixes(suffixes: Sequence[ModelSuffix], tokens: TokenSet, batch_si
         if not one.starts_behind:
             kept = [part[i].start for part in parts]
             start = None if kept[0] is None else torch.cat([x for x in kept if x is not None])
-        found.append(Prefix(tokens, start, value, last))
+        found.append(Prefix(tokens, start, value, last, one.model))
     return found
 
 

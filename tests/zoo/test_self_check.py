@@ -268,3 +268,28 @@ def test_padded_vocabularies_are_no_difference():
         with torch.no_grad():
             suffix.run_prefix(lh.TokenSet(tokens.ids % 9, tokens.valid, tokens.labels % 9))
         assert self_check.known_of(known).skips == {INSIDE: True}
+
+
+@pytest.mark.parametrize("make", [Plain, EmbeddingInHead])
+def test_logits_that_do_not_fit_are_made_again(make, monkeypatch):
+    """A residual is kept whatever its size; logits of a text are not."""
+    tokens, found = tokens_of(5), []
+    for kept in (2**28, 0):
+        monkeypatch.setattr("tl_lifehist.suffix.KEPT", kept)
+        suffix = ModelSuffix(make(), BEHIND)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            prefix = suffix.run_prefix_all(tokens, 2)
+            chosen = prefix[torch.tensor([3, 0])]
+            found.append((prefix.final, chosen.final, suffix.run_suffix(chosen, 0.5 * chosen.acts)))
+        assert (prefix.last is None) == (kept == 0 and make is EmbeddingInHead)
+    for one, other in zip(*found, strict=True):
+        assert_same(one, other)
+
+
+def test_a_fixed_head_reads_row_by_row():
+    def beside(rows: Tensor) -> Tensor:
+        return (rows - rows.mean(dim=0)) @ torch.ones(D, 3, dtype=torch.float64)
+
+    with pytest.raises(lh.InputError, match="read row by row"):
+        lh.fit_translator(Plain(), BEHIND, tokens_of(), head=beside, steps=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel, frozen
-from tl_lifehist.readout import Head, readout_kl
+from tl_lifehist.readout import Head, readout_kl, require_row_by_row
 from tl_lifehist.sufficiency.gates import require_counts
 from tl_lifehist.suffix import ModelSuffix
 from tl_lifehist.tokens import TokenSet, require_scored
@@ -125,6 +125,8 @@ def translator_of(
         final_like, in_stream = acts, True  # a model without blocks has no final residual but its own hook point
     else:
         final_like, in_stream = final, suffix.in_residual_stream and acts.shape[1] == final.shape[1]
+    if head is not None:
+        require_row_by_row(head, final_like)
     mean, target_mean = acts.mean(dim=0), final_like.mean(dim=0)
     scale, target_scale = _scales(acts, mean), _scales(final_like, target_mean)
     start = torch.eye(acts.shape[1]).to(acts) if in_stream else acts.new_zeros(acts.shape[1], final_like.shape[1])
