@@ -289,7 +289,7 @@ def test_logits_that_do_not_fit_are_made_again(make, monkeypatch):
 
 def test_a_fixed_head_reads_row_by_row():
     def beside(rows: Tensor) -> Tensor:
-        return (rows - rows.mean(dim=0)) @ torch.ones(D, 3, dtype=torch.float64)
+        return (rows - rows.mean(dim=0)) @ Plain().unembedding.detach()
 
     with pytest.raises(lh.InputError, match="read row by row"):
         lh.fit_translator(Plain(), BEHIND, tokens_of(), head=beside, steps=1)
