@@ -17,7 +17,7 @@ Bools = NDArray[np.bool_]
 CARRIER, LATE, DYING = 0, 1, 2
 FEWEST, MOST = 12, 124  # ids of a feature: it fires at 1.2 to 12 % of the positions
 SPREAD = 0.2  # sd of log strength
-TILT = 2.0  # log odds of being a carrier, heaviest against lightest, where breadth="confounded"
+TILT = 3.5  # log odds of being a carrier, heaviest against lightest, where breadth="confounded"
 LEAST_WEIGHT = 0.05  # so that no code of a firing feature comes near the threshold of its SAE
 
 
