@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
 
 from tl_lifehist.errors import InputError
+from tl_lifehist.inference.documents import Tested
 from tl_lifehist.nulls import Null
 
 LEVEL = 0.05  # ours
-BEYOND, WITHIN, NOT_TESTABLE = "beyond", "within", "not testable"
+MAX_HEADLINES = 8  # ours: with more, what is found costs too much power
+BEYOND, WITHIN, NOT_TESTABLE, DESCRIPTIVE = "beyond", "within", "not testable", "descriptive"
 NAN = float("nan")
 
 
@@ -22,46 +23,108 @@ NAN = float("nan")
 class Claim:
     """What a run says, and what it would say if there were nothing.
 
+    A *headline* claim is tested, together with the study's other ones; all others are descriptive, with an interval and
+    without a verdict.
+
     Attributes:
         id: what the claim is called wherever it is looked up or compared; it stays when the text is reworded.
         text: the claim, for people.
+        headline: it is tested.
+        verdict: "beyond" (outside the null on the side the claim names), "within", "not testable" or "descriptive".
+        sentence: what was found, in plain words.
         observed: the figure.
         null: the same figure under the null, on average.
-        low: lower end of the null's central 95 %.
+        effect: observed less null.
+        low: lower end of the effect's 95 % interval.
         high: its upper end.
+        unit: of observed, null, effect, low, high and detectable.
         p: how often the null gives as much.
+        q: the same once the study's headline claims are controlled together (Benjamini-Hochberg).
         n: sample size.
-        verdict: "beyond" (outside the null on the side the claim names), "within" or "not testable".
-        note: unit, null and sample in words.
+        of: what n counts.
+        detectable: the least effect that this test finds four times out of five at this n.
+        false_positives: how often this test calls nothing an effect, measured in planted worlds of the run's size.
+        note: null, sample and procedure in words.
     """
 
     id: str
     text: str
-    observed: float
+    headline: bool = False
+    verdict: str = DESCRIPTIVE
+    sentence: str = ""
+    observed: float = NAN
     null: float = NAN
+    effect: float = NAN
     low: float = NAN
     high: float = NAN
+    unit: str = ""
     p: float = NAN
+    q: float = NAN
     n: int = 0
-    verdict: str = NOT_TESTABLE
+    of: str = ""
+    detectable: float = NAN
+    false_positives: float = NAN
     note: str = ""
 
-    def decided(self, beyond: bool, **changes: Any) -> Claim:
-        """The claim with a verdict, and with other values where some are given."""
-        return replace(self, verdict=BEYOND if beyond else WITHIN, **changes)
+    def because(self, note: str) -> Claim:
+        """The claim left untested, with the reason."""
+        verdict = NOT_TESTABLE if self.headline else DESCRIPTIVE
+        return replace(self, verdict=verdict, p=NAN, note="; ".join(filter(None, (note, self.note))))
 
 
-def against_draws(claim: Claim, draws: NDArray[Any], *, two_sided: bool = False, level: float = LEVEL) -> Claim:
-    """The claim beside draws of its null: mean, 95 % interval, p and verdict.
+def against_null(claim: Claim, null: Null, *, two_sided: bool = False) -> Claim:
+    """The claim beside draws of its null: effect with the interval that shifts the null by it, and for a headline p.
 
-    "beyond" means that the observed value lies outside the null on the side the claim names (on either side when
-    `two_sided`), at p <= `level`; without draws or a value the claim stays "not testable".
+    Without draws or a value it stays untested.
     """
-    null = Null(claim.observed, draws)
     p = null.p_two_sided if two_sided else null.p
     if not np.isfinite(p):
-        return claim
-    return claim.decided(p <= level, null=null.mean, low=null.low, high=null.high, p=p)
+        return replace(claim, observed=null.observed).because("nothing to draw a null from")
+    low, high = null.shifted
+    return replace(
+        claim,
+        observed=null.observed,
+        null=null.mean,
+        effect=null.observed - null.mean,
+        low=low,
+        high=high,
+        p=p if claim.headline else NAN,
+        detectable=null.detectable,
+    )
+
+
+def against_zero(claim: Claim, tested: Tested, *, few: str) -> Claim:
+    """The claim whose effect is a mean over units.
+
+    Args:
+        few: why there is no test where there is none.
+    """
+    found = replace(claim, effect=tested.mean, low=tested.low, high=tested.high, n=tested.n)
+    if not np.isfinite(tested.p):
+        return found.because(few)
+    return replace(found, p=tested.p if claim.headline else NAN, detectable=tested.detectable)
+
+
+def decide(
+    claims: Iterable[Claim], *, level: float = LEVEL, false_positives: Mapping[str, float] | None = None
+) -> list[Claim]:
+    """The claims with q and verdict: the headline claims that have a p are controlled together.
+
+    Args:
+        level: q at which a claim is beyond its null.
+        false_positives: how often each test erred in planted worlds, by id.
+
+    Raises:
+        InputError: more than eight headline claims.
+    """
+    rows, measured = list(claims), false_positives or {}
+    tested = [i for i, one in enumerate(rows) if one.headline and np.isfinite(one.p)]
+    if sum(one.headline for one in rows) > MAX_HEADLINES:
+        raise InputError(f"A study has at most {MAX_HEADLINES} headline claims: leave the others descriptive.")
+    adjusted = false_discovery_control([rows[i].p for i in tested]) if tested else []
+    for i, q in zip(tested, adjusted, strict=True):
+        rows[i] = replace(rows[i], q=float(q), verdict=BEYOND if q <= level else WITHIN)
+    return [replace(one, false_positives=measured.get(one.id, NAN)) if one.headline else one for one in rows]
 
 
 def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
@@ -77,3 +140,21 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
         raise InputError(f"Claims need ids of their own; these stand twice: {', '.join(twice)}.")
     columns = ["claim" if f.name == "text" else f.name for f in fields(Claim)]
     return pd.DataFrame([astuple(one) for one in rows], columns=columns)
+
+
+def sentence(claim: Claim, found: str, idea: str) -> Claim:
+    """The claim with its sentence.
+
+    Args:
+        found: what is said where the claim holds, with places for `{effect}` and `{n}`.
+        idea: the claim as a clause, for "no sign that ..." and "whether ...".
+    """
+    figures = f"{claim.effect:.2g} [{claim.low:.2g}, {claim.high:.2g}]"
+    if claim.verdict == BEYOND:
+        return replace(claim, sentence=found.format(effect=figures, n=claim.n))
+    if claim.verdict == WITHIN:
+        room = (
+            f"; {claim.detectable:.2g} would be found four times out of five" if np.isfinite(claim.detectable) else ""
+        )
+        return replace(claim, sentence=f"No sign that {idea}: {figures} {claim.unit}{room}.")
+    return replace(claim, sentence=f"Whether {idea} cannot be tested here: {claim.note.split('; ')[0]}.")

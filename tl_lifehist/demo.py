@@ -10,7 +10,7 @@ from tl_lifehist.sufficiency.study import SufficiencyStudy, default_steps
 from tl_lifehist.tokens import TokenSet
 
 STEPS = (0, 32, 128, 512, 2048, 4096)
-ROWS, POSITIONS, SCORED, DRAWS = 45_000, 20_000, 2_000, 19
+ROWS, POSITIONS, SCORED, DESCRIBED = 45_000, 20_000, 2_000, 19
 
 MASK_STEPS = (0, 512, 4096)
 MASK_LAYERS = (1, 3)
@@ -29,7 +29,7 @@ def life_history_demo(*, full: bool, seed: int) -> LifeHistoryStudy:
         "training rows of each SAE": f"{ROWS:,} of 600,000",
         "positions of the profiles": f"about {POSITIONS:,} of {test.n_valid:,}",
         "positions scored in ablations": f"about {SCORED:,} of 16,384",
-        "control draws of each kind": f"{DRAWS} of 100",
+        "draws of controls that are only described": f"{DESCRIBED} of 39",
     }
     return LifeHistoryStudy(
         series.subset(STEPS),
@@ -39,7 +39,7 @@ def life_history_demo(*, full: bool, seed: int) -> LifeHistoryStudy:
         k=16,
         training_tokens=ROWS,
         load_tokens=SCORED,
-        n_draws=DRAWS,
+        n_described=DESCRIBED,
         seed=seed,
         reduced=reduced,
     )

@@ -89,10 +89,14 @@ def bootstrap_mean(
     return interval(sums[draws].sum(axis=1) / counts[draws].sum(axis=1))
 
 
-def standardised_difference(a: Array, b: Array) -> float:
-    """(mean a - mean b) over the pooled standard deviation; 0 when both are constant and equal."""
+def standardised_difference(a: Array, b: Array, *, gap: float | None = None) -> float:
+    """(mean a - mean b) over the pooled standard deviation; 0 when both are constant and equal.
+
+    Args:
+        gap: stands in for the difference of the means, where these are weighted.
+    """
     pooled = np.sqrt((np.var(a) + np.var(b)) / 2)
-    gap = float(np.mean(a) - np.mean(b))
+    gap = float(np.mean(a) - np.mean(b)) if gap is None else float(gap)
     if pooled == 0:
         return 0.0 if gap == 0 else float(np.sign(gap) * np.inf)
     return gap / float(pooled)

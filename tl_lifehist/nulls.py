@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from tl_lifehist.metrics import exceedance_p, interval
 
@@ -61,6 +62,12 @@ class Null:
         return interval(self._drawn)[1]
 
     @property
+    def shifted(self) -> tuple[float, float]:
+        """The 95 % interval of observed less null: the null's own spread, moved to where the value was observed."""
+        low, high = interval(self._drawn - self.mean)
+        return self.observed - self.mean - high, self.observed - self.mean - low
+
+    @property
     def p(self) -> float:
         """One-sided: (1 + number of draws at least as large) / (n + 1); NaN without draws or an observed value."""
         return exceedance_p(self.observed - self.rounding, self._drawn) if self._testable else float("nan")
@@ -74,6 +81,13 @@ class Null:
     def p_two_sided(self) -> float:
         """Twice the smaller one-sided p, at most 1."""
         return min(1.0, 2 * min(self.p, self.p_low)) if self._testable else float("nan")
+
+    @property
+    def detectable(self) -> float:
+        """How far above the mean a value must lie to be found at a one-sided p of 0.05 four times out of five, where
+        such values scatter as the draws do and these are near normal; NaN without draws.
+        """
+        return (norm.ppf(0.95) + norm.ppf(0.8)) * self.sd
 
     @property
     def _testable(self) -> bool:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-
 from tl_lifehist.lifehistory.caliper import draw_within_caliper, n_without_equal
 
 # few distinct values, so that many distances are equal

@@ -3,76 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tl_lifehist.claims import NOT_TESTABLE, Claim, against_draws
+from tl_lifehist.claims import NAN, Claim, against_null
 from tl_lifehist.lifehistory.ablation_breakdown import compare_roles
 from tl_lifehist.lifehistory.config import Verdicts
-from tl_lifehist.lifehistory.control_kinds import label_of
+from tl_lifehist.lifehistory.control_kinds import CONTROLS, label_of
+from tl_lifehist.nulls import Null
 
 Tables = Mapping[str, pd.DataFrame]
 OTHERS = ("sum of layers", "sum of singles", "leading by mass", "leading by rate", "random direction")
+NATS = "nats per position"
 
 
-def ablation_claims(tables: Tables) -> Iterator[Claim]:
+def tested_kinds() -> tuple[str, ...]:
+    """Kinds of control sets whose claim is tested."""
+    return tuple(name for name in CONTROLS if CONTROLS[name].tested)
+
+
+def load_claims(tables: Tables) -> Iterator[Claim]:
     """What the carriers bear jointly, beside each kind of control (D18, D19)."""
-    for record in tables["load_summary"].to_dict("records") if len(tables["load_summary"]) else []:
-        subset = "; random subsets of equal size on both sides" if record["subset"] else ""
-        note = (
-            f"nats, joint ablation, {record['n_draws']} draws (least possible p {1 / (record['n_draws'] + 1):.2f}); "
-            f"all carriers cost {record['delta_ce']:.3f} over a base of {record['base_ce']:.3f}; "
-            f"{record['unmatched_share']:.0%} of carriers without an equal; balance (SMD) log rate "
-            f"{record['smd_log_rate']:.2f}, log mass {record['smd_log_mass']:.2f}{subset}"
+    summary, tested = tables["load_summary"], tested_kinds()
+    found = summary.to_dict("records") if len(summary) else [{"kind": kind} for kind in tested]
+    for record in found:
+        kind = str(record["kind"])
+        claim = Claim(
+            f"load.{kind}",
+            f"removing the carriers costs more than removing {label_of(kind)}",
+            headline=kind in tested,
+            unit=NATS,
+            of="carriers that have an equal",
         )
-        yield Claim(
-            f"load.{record['kind']}",
-            f"removing the carriers costs more than removing {label_of(record['kind'])}",
-            record["carriers"] if record["n_draws"] else record["delta_ce"],
-            record["control_mean"],
-            record["low"],
-            record["high"],
-            record["p"],
-            int(record["n_scored"]),
-            record["verdict"],
-            note,
+        if len(summary) == 0:
+            yield claim.because("there are no carriers")
+        else:
+            yield _load(claim, record)
+
+
+def _load(claim: Claim, record: Mapping[Any, Any]) -> Claim:
+    unmatched, n = float(record["unmatched_share"]), int(record["n_equals"])
+    note = (
+        f"all carriers cost {record['delta_ce']:.3f} [{record['delta_low']:.3f}, {record['delta_high']:.3f}] over a "
+        f"base of {record['base_ce']:.3f}, interval over documents; {unmatched:.0%} of them have no equal and are left "
+        f'out on both sides; null: the label "carrier" exchanged among equals, {record["n_draws"]} draws (least '
+        f"possible p {1 / (record['n_draws'] + 1):.3f}); largest difference within a layer (SMD): log rate "
+        f"{record['smd_log_rate']:.2f}, log mass {record['smd_log_mass']:.2f}"
+    )
+    claim = replace(claim, n=n, note=note)
+    if not record["n_draws"]:
+        return replace(claim, observed=record["delta_ce"]).because(
+            f"only {n} carriers have an equal, or they are no equals: carriers are the heavier features"
         )
+    return replace(
+        claim,
+        observed=record["carriers"],
+        null=record["control_mean"],
+        effect=record["carriers"] - record["control_mean"],
+        low=record["low"],
+        high=record["high"],
+        p=record["p"] if claim.headline else NAN,
+        detectable=record["detectable"],
+    )
+
+
+def breakdown_claims(tables: Tables) -> Iterator[Claim]:
+    """What the joint load is made of, described (C6, C7)."""
     parts = tables["ablation_parts"]
     if len(parts):
         cost, n = parts.set_index("part")["delta_ce"], int(parts["n_features"].iloc[0])
         for other in OTHERS:
             if other in cost:
+                observed, null = float(cost["joint"]), float(cost[other])
                 yield Claim(
                     f"load.joint_against.{other.replace(' ', '_')}",
-                    f"joint load of the carriers against: {other}",
-                    float(cost["joint"]),
-                    null=float(cost[other]),
+                    f"joint load of the carriers beside: {other}",
+                    observed=observed,
+                    null=null,
+                    effect=observed - null,
+                    unit=NATS,
                     n=n,
+                    of="carriers",
                     note="one comparison, no draws",
                 )
     for record in tables["ablation_regression"].to_dict("records") if len(tables["ablation_regression"]) else []:
         if record["term"] == "carriers":
-            note = (
-                f"nats per standard deviation; 95 % interval of the coefficient {record['low']:.3f} to "
-                f"{record['high']:.3f}; null 0"
+            yield Claim(
+                "load.regression",
+                "what being a carrier adds to the load of a random set once its mass and rate are known",
+                observed=record["coefficient"],
+                null=0.0,
+                effect=record["coefficient"],
+                low=record["low"],
+                high=record["high"],
+                unit="nats per standard deviation",
+                n=int(record["n"]),
+                of="random sets",
+                note="interval: bootstrap over sets",
             )
-            text = "being a carrier adds to the load of a random set once its mass and rate are known"
-            claim = Claim("load.regression", text, record["coefficient"], null=0.0, n=int(record["n"]), note=note)
-            yield claim.decided(record["low"] > 0)
 
 
 def single_claim(tables: Tables, rng: np.random.Generator, verdicts: Verdicts) -> Claim:
-    """Whether roles explain what a feature costs alone, beside roles shuffled within layers (D17)."""
-    claim_id, text = "single.roles", "the cost of a single feature differs between root, mid and leaf"
+    """How much roles explain of what a feature costs alone, beside roles shuffled within layers (D17)."""
     single = tables["single"]
     if len(single):
         single = single[single["sampled"] & single["role"].isin(["root", "mid", "leaf"])].dropna(subset=["per_firing"])
-    roles = compare_roles(single)
-    n = int(roles["n"])
+    roles = compare_roles(single, min_features=verdicts.min_role_features)
+    claim = Claim(
+        "single.roles",
+        "how much the roles root, mid and leaf explain of the cost of a single feature",
+        unit="epsilon squared",
+        n=int(roles["n"]),
+        of="features, drawn by role whatever their history",
+    )
     if not np.isfinite(roles["epsilon_squared"]):
-        return Claim(claim_id, text, float("nan"), n=n, note="too few features of these roles")
+        return claim.because("too few features of these roles")
     ranks, labels = single["per_firing"].rank().to_numpy(), single["role"].to_numpy()
     layer = single["hook_name"].to_numpy()
     spread = ((ranks - ranks.mean()) ** 2).sum()
@@ -87,34 +136,38 @@ def single_claim(tables: Tables, rng: np.random.Generator, verdicts: Verdicts) -
             shuffled[layer == h] = rng.permutation(shuffled[layer == h])
         return shuffled
 
-    draws = np.array([epsilon(within_layers()) for _ in range(verdicts.null_draws)])
+    null = Null(epsilon(labels), np.array([epsilon(within_layers()) for _ in range(verdicts.null_draws)]))
     note = (
-        "epsilon squared of per-firing cost, features drawn by role whatever their history; null: roles "
-        f"permuted within layers; Kruskal-Wallis p {roles['p']:.3f}"
+        f"null: roles permuted within layers, p {null.p:.3f} ({null.n} draws); Kruskal-Wallis p {roles['p']:.3f}; "
+        f'"no difference" needs a small upper end of the interval, not a large p'
     )
-    return against_draws(Claim(claim_id, text, epsilon(labels), n=n, note=note), draws, level=verdicts.level)
+    return against_null(replace(claim, note=note), null)
 
 
-def content_claims(tables: Tables, verdicts: Verdicts) -> Iterator[Claim]:
-    """What a class of features bears, beside features of the same mass in the other class (D24)."""
+def content_claims(tables: Tables) -> Iterator[Claim]:
+    """What a class of features bears, beside features of the same mass in the other class (D24), described."""
     table = tables["content"]
-    if not len(table):
-        text = "carriers of one content class bear more than sets of equal mass of the other"
-        yield Claim("content", text, float("nan"), note="no carriers, or no tokenizer to read the vocabulary with")
     for record in table.to_dict("records") if len(table) else []:
-        n = int(record["n_carriers"])
-        claim_id = f"content.{record['content']}"
-        text = f"{record['content']} carriers bear more than sets of equal mass of the other class"
-        if record["null_draws"] == 0 or not np.isfinite(record["compared_load"]):
-            reason = "no carriers of this class, or no equals in the other"
-            yield Claim(claim_id, text, record["joint_load"], n=n, verdict=NOT_TESTABLE, note=reason)
-            continue
-        note = (
-            f"nats, equal sets on both sides, {record['null_draws']} mass-matched draws of the other class; "
-            f"all {n} carriers of this class cost {record['joint_load']:.3f}"
+        claim = Claim(
+            f"content.{record['content']}",
+            f"load of {record['content']} carriers beside features of equal mass of the other class",
+            observed=record["joint_load"],
+            unit=NATS,
+            n=int(record["n_carriers"]),
+            of="carriers of the class",
         )
-        bounds = {
-            name: record[f"null_load_{part}"] for name, part in (("null", "mean"), ("low", "low"), ("high", "high"))
-        }
-        claim = Claim(claim_id, text, record["compared_load"], n=n, note=note)
-        yield claim.decided(record["p"] <= verdicts.level, p=record["p"], **bounds)
+        if record["null_draws"] == 0 or not np.isfinite(record["compared_load"]):
+            yield claim.because("no carriers of this class, or no equals in the other")
+            continue
+        low, high = record["null_load_low"], record["null_load_high"]
+        effect = record["compared_load"] - record["null_load_mean"]
+        yield replace(
+            claim,
+            observed=record["compared_load"],
+            null=record["null_load_mean"],
+            effect=effect,
+            low=record["compared_load"] - high,
+            high=record["compared_load"] - low,
+            note=f"null: the class exchanged among equals, {record['null_draws']} draws; all {claim.n} carriers of "
+            f"this class cost {record['joint_load']:.3f}",
+        )

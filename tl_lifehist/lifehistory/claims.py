@@ -1,147 +1,172 @@
-"""The claims of a life-history run, each beside its null."""
+"""The claims of a life-history run: eight that are tested together, and figures that are described."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from tl_lifehist.claims import Claim, against_draws
-from tl_lifehist.lifehistory.ablation_claims import ablation_claims, content_claims, single_claim
+from tl_lifehist.claims import NAN, Claim, against_null, against_zero, decide
+from tl_lifehist.inference.documents import over_units
+from tl_lifehist.lifehistory.ablation_claims import breakdown_claims, content_claims, load_claims, single_claim
 from tl_lifehist.lifehistory.config import Verdicts
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages
-from tl_lifehist.metrics import interval
+from tl_lifehist.lifehistory.sentences import in_words
+from tl_lifehist.nulls import Null
 
 Tables = Mapping[str, pd.DataFrame]
+FEW_HOOKS = "fewer than three hook points: their spread cannot be told"
+SHARE = "share of the alive features"
 
 
 def make_claims(
-    lineages: Lineages, carriers: Carriers, tables: Tables, own_level: str, seed: int, *, verdicts: Verdicts
+    lineages: Lineages,
+    carriers: Carriers,
+    tables: Tables,
+    own_level: str,
+    seed: int,
+    *,
+    verdicts: Verdicts,
+    false_positives: Mapping[str, float] | None = None,
 ) -> list[Claim]:
-    """All claims of a life-history run. `low` and `high` bound the null, not the observed value.
+    """All claims of a life-history run.
 
     Args:
         own_level: the level of SAE noise that the run's own way to initialise has, "data" or "init".
+        false_positives: how often each test errs in planted worlds of the run's size, by id.
     """
     rng = np.random.default_rng(seed)
-    return [
-        *_carrier_claims(carriers, tables, verdicts),
-        _early_rate(lineages, rng, verdicts),
-        _present_at_onset(lineages, carriers, int(tables["forecast"]["onset"].iloc[0])),
-        *_persistence(tables, own_level if own_level in ("data", "init") else "data", rng, verdicts),
-        *ablation_claims(tables),
-        single_claim(tables, rng, verdicts),
+    level = own_level if own_level in ("data", "init") else "data"
+    rows = [
+        *load_claims(tables),
         *_recruitment(tables, verdicts),
-        *_forecast(tables),
-        _direction(tables, own_level, verdicts),
-        _entropy(tables),
-        *content_claims(tables, verdicts),
+        _forecast(tables),
+        _survival(tables),
+        _early(tables, verdicts),
+        *_change(tables, level),
+        _direction(tables, level, verdicts),
+        *_carrier_counts(carriers, tables),
+        _present_at_onset(lineages, carriers, int(tables["forecast"]["onset"].iloc[0])),
+        *breakdown_claims(tables),
+        single_claim(tables, rng, verdicts),
+        *content_claims(tables),
     ]
+    decided = decide(rows, level=verdicts.level, false_positives=false_positives)
+    return [in_words(one) for one in sorted(decided, key=lambda one: not one.headline)]
 
 
-def _carrier_claims(carriers: Carriers, tables: Tables, verdicts: Verdicts) -> Iterator[Claim]:
+def _carrier_counts(carriers: Carriers, tables: Tables) -> Iterator[Claim]:
     count, nulls = len(carriers), tables["nulls"]
-    total = int(tables["features"].loc[tables["features"]["step"] == tables["features"]["step"].max()].shape[0])
-    draws = {name: group["carriers"].to_numpy() for name, group in nulls.groupby("null")} if len(nulls) else {}
-    share = f"{count} of {total} features alive at the end"
-    unrelated = draws.get("unrelated", np.zeros(0))
-    note = f"{share}; null: rows shuffled, {len(unrelated)} draws"
-    chance = Claim("carriers.chance", "persistent carriers exceed chance matches", count, n=total, note=note)
-    chance = against_draws(chance, unrelated)
-    if np.isfinite(chance.p):
-        # a handful of shuffles cannot give a small p, but chance matches are counted, not estimated
-        chance = chance.decided(bool(count > unrelated.max()), p=float("nan"))
-    yield chance
-    yield against_draws(
-        Claim(
-            "carriers.frozen",
-            "persistent carriers differ from those of a model that never changes",
-            count,
-            n=total,
-            note=f"{share}; null: SAE noise alone, from re-match frequencies at the last checkpoint; fewer means "
-            "that the model changed",
-        ),
-        draws.get("frozen", np.zeros(0)),
-        two_sided=True,
-        level=verdicts.level,
-    )
-
-
-def _early_rate(lineages: Lineages, rng: np.random.Generator, verdicts: Verdicts) -> Claim:
-    steps = np.array(lineages.steps)
-    length = np.diff(steps)
-    early = steps[1:] <= max(verdicts.early_share * steps[-1], steps[1])
-    ends = lineages.summary()
-    place = {step: i for i, step in enumerate(lineages.steps)}
-    # what each lineage adds to the transitions: its birth (not at the first checkpoint) and its death
-    events = np.zeros((len(ends), len(length)), dtype=np.int64)
-    for row, (birth, death) in enumerate(zip(ends["birth"], ends["death"], strict=True)):
-        for step in (birth, death):
-            if np.isfinite(step) and place[int(step)] > 0:
-                events[row, place[int(step)] - 1] += 1
-
-    def ratio(counts: NDArray[Any]) -> float:
-        later = counts[~early].sum() / max(length[~early].sum(), 1)
-        return float(counts[early].sum() / length[early].sum() / later) if later > 0 else float("nan")
-
-    observed = ratio(events.sum(axis=0))
-    text = "births and deaths per step are faster early in training"
-    claim = Claim("events.early_rate", text, observed, n=int(events.sum()))
-    if not np.isfinite(observed):
-        return _because(claim, "all transitions are early, or nothing is born or dies later")
-    weights = rng.multinomial(len(ends), np.full(len(ends), 1 / len(ends)), size=verdicts.null_draws)
-    low, high = interval(np.array([ratio(w @ events) for w in weights]))
-    null = ratio(np.ones(len(length)))
-    share = steps[1:][early][-1] / steps[-1]
-    note = (
-        f"ratio of event rates per step, 95 % interval {low:.1f} to {high:.1f} over lineages; the early part is "
-        f"{share:.1%} of training; null: equal counts in {len(length)} transitions of unequal length"
-    )
-    return claim.decided(low > null, null=null, note=note)
+    features = tables["features"]
+    total = int((features["step"] == features["step"].max()).sum())
+    draws = {str(name): group["carriers"].to_numpy() for name, group in nulls.groupby("null")} if len(nulls) else {}
+    beside = {
+        "chance": ("unrelated", "carriers beside chance matches (rows shuffled)"),
+        "frozen": ("frozen", "carriers beside those of a model that never changes; fewer: the model changed"),
+    }
+    for name, (null, text) in beside.items():
+        claim = Claim(
+            f"carriers.{name}", text, observed=count, unit="carriers", n=total, of="features alive at the end"
+        )
+        found = draws.get(null, np.zeros(0))
+        note = f"{len(found)} draws; {count} of {total} features alive at the end are carriers"
+        yield against_null(replace(claim, note=note), Null(count, found))
 
 
 def _present_at_onset(lineages: Lineages, carriers: Carriers, onset: int) -> Claim:
     table = lineages.to_dataframe()
     alive = table.loc[table["step"] == lineages.steps[-1], "lineage"].to_numpy()
     there = set(table.loc[table["step"] == onset, "lineage"])
-    text = "carriers are there early, more often than other features of the end"
-    claim = Claim("carriers.present_at_onset", text, float("nan"), n=len(carriers))
-    if len(carriers) == 0:
-        return _because(claim, "there are no carriers")
-    observed = float(np.mean([lineage in there for lineage in carriers.lineages]))
-    null = float(np.array([lineage in there for lineage in alive]).mean())
-    note = (
-        f"share of carriers whose lineage exists at step {onset}; null: the same share of all features "
-        "alive at the end. "
-        f"A carrier spans {carriers.min_snapshots} checkpoints, so it starts early by definition: no verdict"
+    claim = Claim(
+        "carriers.present_at_onset",
+        "carriers that are there at the onset, beside all features of the end",
+        unit="share",
+        n=len(carriers),
+        of="carriers",
     )
-    return Claim(claim.id, text, observed, null=null, n=len(carriers), note=note)
+    if len(carriers) == 0:
+        return claim.because("there are no carriers")
+    observed = float(np.mean([lineage in there for lineage in carriers.lineages]))
+    null = float(np.mean([lineage in there for lineage in alive]))
+    note = (
+        f"step {onset}; a carrier spans {carriers.min_snapshots} checkpoints, so it starts early by definition: "
+        "no verdict"
+    )
+    return replace(claim, observed=observed, null=null, effect=observed - null, note=note)
 
 
-def _persistence(tables: Tables, level: str, rng: np.random.Generator, verdicts: Verdicts) -> Iterator[Claim]:
+def _early(tables: Tables, verdicts: Verdicts) -> Claim:
+    """Do features come and go more in early transitions? Over hook points, whose SAEs are independent."""
+    both = tables["events"][tables["events"]["kind"] == "both"]
+    last = both["step_to"].max()
+    early = both["step_to"] <= max(verdicts.early_share * last, both["step_to"].min())
+    claim = Claim(
+        "events.early",
+        "features are born and die more in an early transition than in a later one",
+        headline=True,
+        unit=SHARE,
+        of="hook points",
+    )
+    if early.all():
+        return claim.because("all transitions are early")
+    means = {
+        when: both[inside].groupby("hook_name", sort=False)["fraction"].mean()
+        for when, inside in (("early", early), ("later", ~early))
+    }
+    at = both[early]["step_to"].max()
+    ratios = {}
+    for name in ("per_step", "per_log_step"):
+        rate = both.groupby([early.rename("early"), "step_from"])[name].sum().groupby("early").mean()
+        ratios[name] = float(rate.get(True, NAN) / rate.get(False, NAN)) if rate.get(False, 0) > 0 else NAN
+    note = (
+        f"early: up to step {at}, {at / last:.1%} of training; births and deaths over the alive before and after, "
+        f"mean over transitions; mean rate per step {ratios['per_step']:.1f} times the later one, which transitions of "
+        f"unequal length give by themselves, per log-step {ratios['per_log_step']:.2f} times; Student's t over hook "
+        "points"
+    )
+    tested = over_units((means["early"] - means["later"]).to_numpy())
+    found = against_zero(replace(claim, note=note), tested, few=FEW_HOOKS)
+    return replace(found, observed=float(means["early"].mean()), null=float(means["later"].mean()))
+
+
+def _change(tables: Tables, level: str) -> Iterator[Claim]:
+    """Do fewer features match over a transition than SAE noise alone leaves? Over hook points; each transition is
+    described by itself.
+    """
     deaths = tables["events"][tables["events"]["kind"] == "death"]
-    for (start, end), group in deaths.groupby(["step_from", "step_to"]):
-        claim_id, text = f"features.change.{start}_{end}", f"features change between steps {start} and {end}"
-        group = group[(group["n_alive"] > 0) & group[f"floor_{level}"].notna()]
-        weight = group["n_alive"].to_numpy()
-        if not len(group):
-            yield Claim(claim_id, text, float("nan"), note="no alive features, or no re-match rate")
-            continue
-        rate = float(np.average(group["match_rate"], weights=weight))
-        floor = group[f"floor_{level}"].to_numpy()
-        matched = rng.binomial(weight, floor, size=(verdicts.null_draws, len(group))).sum(axis=1)
-        floors = {key: float(np.average(group[f"floor_{key}"], weights=weight)) for key in ("data", "init")}
-        corrected = [f"{rate / floor:.2f}" if floor > 0 else "-" for floor in floors.values()]
-        note = (
-            f"share unmatched; null: unmatched within one checkpoint at the run's own level ({level} noise), binomial; "
-            f"re-match rates {floors['data']:.2f} (data), {floors['init']:.2f} (init); corrected persistence "
-            f"{corrected[0]} to {corrected[1]}"
+    known = deaths[(deaths["n_alive"] > 0) & deaths[f"floor_{level}"].notna()]
+    known = known.assign(lost=known[f"floor_{level}"] - known["match_rate"])
+    null = f"null: unmatched within one checkpoint ({level} noise)"
+    claim = Claim(
+        "features.change",
+        "features change between checkpoints beyond the noise of SAE training",
+        headline=True,
+        unit=SHARE,
+        of="hook points",
+        note=f"{null}, mean over {known['step_from'].nunique()} transitions; Student's t over hook points",
+    )
+    if known.empty:
+        why = "no SAE was trained a second time (SAEs that were given have no replicates), or nothing is alive"
+        yield claim.because(why)
+        return
+    means = known.groupby("hook_name", sort=False)[["lost", "match_rate", f"floor_{level}"]].mean()
+    found = against_zero(claim, over_units(means["lost"].to_numpy()), few=FEW_HOOKS)
+    yield replace(found, observed=1 - float(means["match_rate"].mean()), null=1 - float(means[f"floor_{level}"].mean()))
+    for (start, end), group in known.groupby(["step_from", "step_to"]):
+        rate, floors = float(group["match_rate"].mean()), {k: group[f"floor_{k}"].mean() for k in ("data", "init")}
+        corrected = " to ".join(f"{rate / f:.2f}" if f > 0 else "-" for f in floors.values())
+        one = Claim(
+            f"features.change.{start}_{end}",
+            f"features unmatched between steps {start} and {end}, beside SAE noise",
+            unit=SHARE,
+            of="hook points",
+            note=f"{null}; re-match rates {floors['data']:.2f} (data), {floors['init']:.2f} (init); corrected "
+            f"persistence {corrected}",
         )
-        claim = Claim(claim_id, text, 1 - rate, n=int(weight.sum()), note=note)
-        yield against_draws(claim, 1 - matched / weight.sum(), level=verdicts.level)
+        found = against_zero(one, over_units(group["lost"].to_numpy()), few=FEW_HOOKS)
+        yield replace(found, observed=1 - rate, null=1 - float(group[f"floor_{level}"].mean()))
 
 
 def _recruitment(tables: Tables, verdicts: Verdicts) -> Iterator[Claim]:
@@ -150,81 +175,132 @@ def _recruitment(tables: Tables, verdicts: Verdicts) -> Iterator[Claim]:
         kind = record["orientation"]
         claim = Claim(
             f"recruitment.{kind}",
-            f"carriers recruit the other features ({kind} orientation)",
-            record["recruited"],
-            n=int(record["n_nodes"]),
-            note=f"{record['n_can_be_parents']} of {record['n_carriers']} carriers are rare enough to be parents "
-            "at this lift; null: node sets of equal size and rates",
+            f"carriers recruit another share of the features than others of their firing rates ({kind} orientation)",
+            headline=kind == "container",
+            observed=record["recruited"],
+            null=record["null_mean"],
+            unit="share of the other alive features",
+            n=int(record["n_carriers"]),
+            of=f"carriers, in a graph of {record['n_nodes']} features",
         )
-        if np.isfinite([record["recruited"], record["p"]]).all():
-            bounds = {"null": record["null_mean"], "low": record["null_low"], "high": record["null_high"]}
-            claim = claim.decided(record["p"] <= verdicts.level, p=record["p"], **bounds)
-        yield claim
+        if not np.isfinite(record["recruited"]):
+            yield claim.because("no carrier is a node of the graph")
+            continue
+        effect = record["recruited"] - record["null_mean"]
+        note = (
+            f"two-sided; {record['n_can_be_parents']} of {record['n_carriers']} carriers are rare enough to be parents "
+            f"at this lift; {record['unmatched_share']:.0%} have no equal and stand in every draw; null: the label "
+            f"exchanged among features of equal rate; with every degree kept and the edges drawn anew "
+            f"{record['rewired_mean']:.2f}"
+        )
+        claim = replace(
+            claim,
+            effect=effect,
+            low=effect + record["null_mean"] - record["null_high"],
+            high=effect + record["null_mean"] - record["null_low"],
+            detectable=2.8 * record["null_sd"],  # two-sided at 5 %, found four times out of five
+            note=note,
+        )
+        if not np.isfinite(record["p"]):
+            yield claim.because("too many carriers have no equal")
+        else:
+            yield replace(claim, p=record["p"] if claim.headline else NAN)
 
 
-def _forecast(tables: Tables) -> Iterator[Claim]:
-    table = tables["forecast"].set_index("predictor")
+def _forecast(tables: Tables) -> Claim:
+    table, gain = tables["forecast"].set_index("predictor"), tables["forecast_gain"].iloc[0]
     main = table.iloc[0]
-    n, name = int(main["n"]), "carriers can be predicted at the onset (AUC)"
-    if not np.isfinite(main["auc"]):
-        yield Claim("forecast.labels", name, float("nan"), n=n, note=str(main["reason"]))
-        return
+    claim = Claim(
+        "forecast.beyond_rate",
+        "entropy, containment and strength at the onset tell later carriers beyond firing rate and layer",
+        headline=True,
+        unit="AUC",
+        n=int(gain["n"]),
+        of="features alive at the onset",
+    )
+    if not np.isfinite(gain["p"]):
+        return claim.because(str(main["reason"]) or "no features of equal firing rate")
+    beside = {name: table["auc"].get(name, NAN) for name in ("mass and layer", "decoder geometry")}
+    left_out = table["auc"].get("leave one layer out", NAN)
+    rate = float(table["auc"].get("rate and layer", NAN))
     note = (
-        f"{int(main['n_positive'])} positives at step {int(main['onset'])}; 95 % interval of the AUC "
-        f"{main['low']:.2f} to {main['high']:.2f}"
+        f"{int(gain['n_positive'])} positives at step {int(main['onset'])}; null: the measurements exchanged among "
+        f"features of equal rate; the measurements alone {main['auc']:.3f} [{main['low']:.3f}, {main['high']:.3f}], "
+        f"mass and layer {beside['mass and layer']:.3f}, decoder geometry {beside['decoder geometry']:.3f}, each layer "
+        f"told by the others {left_out:.3f}, labels permuted {table['auc'].get('label permutation', NAN):.3f}; of all "
+        f"carriers {main['recall_of_all']:.0%} are among as many highest scores"
     )
-    rivals = (
-        ("forecast.labels", "label permutation", name),
-        ("forecast.rate", "log firing rate", "the forecast beats the firing rate alone (AUC)"),
+    return replace(
+        claim,
+        observed=rate + float(gain["gain"]),
+        null=rate,
+        effect=float(gain["gain"]),
+        low=float(gain["low"]),
+        high=float(gain["high"]),
+        p=float(gain["p"]),
+        detectable=2.49 * float(gain["high"] - gain["low"]) / 3.92,
+        note=note,
     )
-    for claim_id, rival, text in rivals:
-        if rival in table.index:
-            null = table.loc[rival]
-            permuted = rival == "label permutation"
-            paired = f"{null['gain_low']:.2f} to {null['gain_high']:.2f}"
-            gain = "" if permuted else f", paired 95 % interval of the gain {paired}"
-            beyond = main["auc"] > null["high"] if permuted else null["gain_low"] > 0
-            claim = Claim(claim_id, text, main["auc"], n=n, note=f"{note}; null: {rival}{gain}")
-            yield claim.decided(bool(beyond), null=null["auc"], low=null["low"], high=null["high"])
 
 
-def _direction(tables: Tables, own_level: str, verdicts: Verdicts) -> Claim:
-    claim = Claim("direction.function_first", "function comes before direction (S_fun - S_dir)", float("nan"))
-    table = tables["direction"].dropna(subset=["s_fun", "s_dir"])
-    early = table[(table["step"] < table["step"].max()) & (table["n"] >= verdicts.min_lineages)]
+def _direction(tables: Tables, level: str, verdicts: Verdicts) -> Claim:
+    """Is function nearer its end than direction, beyond what two SAE trainings of one model show? Over hook points."""
+    claim = Claim(
+        "direction.function_first",
+        "function comes before direction",
+        headline=True,
+        unit="correlation less cosine",
+        of="hook points",
+    )
+    table = tables["direction_by_hook"].dropna(subset=["s_fun", "s_dir_aligned"])
+    total = table.groupby("step")["n"].sum()
+    early = total[(total.index < tables["direction"]["step"].max()) & (total >= verdicts.min_lineages)]
     if early.empty:
-        return _because(claim, f"fewer than {verdicts.min_lineages} lineages reach the end from an earlier step")
-    row = early.iloc[0]
-    noise = tables["direction_noise"].set_index("level")
-    level = own_level if own_level in noise.index else "data"
-    gap = (noise["s_fun"] - noise["s_dir"]).to_dict()
-    null = float(gap.get(level, np.nan))
-    low = float(row["s_fun_low"] - row["s_dir_high"])
+        return claim.because(f"fewer than {verdicts.min_lineages} lineages reach the end from an earlier step")
+    step = int(early.index[0])
+    here = table[table["step"] == step].set_index("hook_name")
+    noise = tables["direction_noise"]
+    noise = noise[noise["level"] == level].set_index("hook_name")
+    if noise.empty:
+        return claim.because("no SAE of the last checkpoint was trained a second time")
+    gap, floor = (t["s_fun"] - t["s_dir_aligned"] for t in (here, noise))
+    raw = float((here["s_fun"] - here["s_dir"]).mean())
     note = (
-        f"at step {int(row['step'])}: S_fun {row['s_fun']:.2f} [{row['s_fun_low']:.2f}, {row['s_fun_high']:.2f}], "
-        f"S_dir {row['s_dir']:.2f} [{row['s_dir_low']:.2f}, {row['s_dir_high']:.2f}]; shuffled partners "
-        f"{row['null_fun']:.2f} and {row['null_dir']:.2f}; null: two trainings of the last checkpoint's SAEs ({level} "
-        "noise), which select on function as lineages do"
+        f"step {step}, {int(here['n'].sum())} lineages; directions after the rotation that brings the other features "
+        f"nearest, raw directions {raw:.2f}; null: two trainings of the last checkpoint's SAEs ({level} noise), "
+        "which select on function as lineages do; Student's t over hook points"
     )
-    claim = Claim(claim.id, claim.text, float(row["s_fun"] - row["s_dir"]), n=int(row["n"]), note=note)
-    return claim.decided(low > null, null=null) if np.isfinite(null) else claim
+    difference = (gap - floor).dropna()
+    found = against_zero(replace(claim, note=note), over_units(difference.to_numpy()), few=FEW_HOOKS)
+    return replace(found, observed=float(gap.mean()), null=float(floor.mean()))
 
 
-def _entropy(tables: Tables) -> Claim:
-    table = tables["survival_by_entropy"]
-    claim_id, text = "survival.entropy", "broad (high-entropy) features survive longer"
-    n = int(table["n"].sum()) if len(table) else 0
-    if len(table) < 2 or not np.isfinite(table["survival"]).all():
-        return Claim(claim_id, text, float("nan"), n=n, note="too few features alive at the onset")
-    low, high = table.iloc[0], table.iloc[-1]
-    by_rate = float(high["survival_by_rate"] - low["survival_by_rate"])
+def _survival(tables: Tables) -> Claim:
+    one, table = tables["survival_at_rate"].iloc[0], tables["survival_by_entropy"]
+    claim = Claim(
+        "survival.entropy",
+        "broad (high-entropy) features survive longer than others of their firing rate",
+        headline=True,
+        unit="share that survives",
+        n=int(one["n"]),
+        of="features alive at the onset",
+    )
+    if not np.isfinite(one["p"]):
+        return claim.because("no features of equal firing rate of which some survive and some do not")
+    deciles = table["survival"].to_numpy(dtype=float) if len(table) else np.full(1, np.nan)
     note = (
-        f"survival of the top minus the bottom entropy decile ({high['survival']:.2f}, "
-        f"{low['survival']:.2f}); null: the same by firing rate"
+        f"{int(one['n_survived'])} reach the end; the broader half less the narrower half, entropy less a curve of the "
+        f"firing rate; null: survival exchanged among features of equal rate; by entropy decile {deciles[0]:.0%} "
+        f"(lowest), {np.nanmax(deciles):.0%} (highest of all), {deciles[-1]:.0%} (top)"
     )
-    claim = Claim(claim_id, text, float(high["survival"] - low["survival"]), null=by_rate, n=n, note=note)
-    return claim.decided(bool(high["low"] - low["high"] > by_rate))
-
-
-def _because(claim: Claim, note: str) -> Claim:
-    return Claim(claim.id, claim.text, claim.observed, n=claim.n, note=note)
+    return replace(
+        claim,
+        observed=one["difference"],
+        null=0.0,
+        effect=one["difference"],
+        low=one["low"],
+        high=one["high"],
+        p=one["p"],
+        detectable=one["detectable"],
+        note=note,
+    )

@@ -110,29 +110,31 @@ class ControlSets(Section):
     """Control sets of loads and of recruitment (D19, C6, C8)."""
 
     controls: tuple[str, ...] = option(
-        ("count", "rate", "mass"), "kinds of control sets for the joint load", registry="control"
+        ("count", "rate", "mass", "norm"), "kinds of control sets for the joint load", registry="control"
     )
-    n_draws: int = option(100, "control sets of each kind")
+    n_draws: int = option(199, "control sets of each kind that is tested, and of recruitment")
+    n_described: int = option(39, "control sets of each kind that is only described")
     n_rewired: int = option(20, "degree-preserving rewirings of the graph")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "n_draws")
+        at_least(self, 1, "n_draws", "n_described")
         at_least(self, 0, "n_rewired")
 
 
 @dataclass(frozen=True)
-class Equals(Section):
-    """When a feature counts as another's equal (D19)."""
+class EqualFeatures(Section):
+    """Which features are equals, among which the label "carrier" is exchanged (D19)."""
 
-    n_nearest: int = option(10, "neighbours in rate or mass that a control is drawn from")
-    caliper: float = option(0.25, "largest distance of a control, in decades")
-    max_unmatched: float = option(0.1, "share of carriers without an equal above which nothing is testable")
-    max_smd: float = option(0.25, "standardised mean difference above which nothing is testable")
+    block: int = option(8, "features of neighbouring mass or rate in a group of equals")
+    rate_block: int = option(5, "the same where what carriers recruit, their survival and the forecast are tested")
+    caliper: float = option(0.25, "width of a group of equals at most, in decades")
+    max_unmatched: float = option(0.5, "share of carriers without an equal above which nothing is testable")
+    max_smd: float = option(0.25, "standardised mean difference in a layer above which nothing is testable")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "n_nearest")
+        at_least(self, 2, "block", "rate_block")
         at_least(self, 0, "caliper", "max_smd")
         within(self, 0, 1, "max_unmatched")
 
@@ -186,11 +188,14 @@ class Verdicts(Section):
     null_draws: int = option(1000, "draws of nulls that are cheap")
     early_share: float = option(0.01, "share of training that is early (paper)")
     min_lineages: int = option(10, "lineages below which function and direction are not compared")
+    min_role_features: int = option(6, "features below which roles are not compared")
+    worlds: int = option(200, "planted worlds without effect in which each test is tried; 0 for none")
     min_mass_share: float = option(0.5, "share of mass on infrastructure ids that makes a feature infrastructure")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 1, "null_draws", "min_lineages")
+        at_least(self, 1, "null_draws", "min_lineages", "min_role_features")
+        at_least(self, 0, "worlds")
         within(self, 0, 1, "level", "early_share", "min_mass_share")
 
 
@@ -205,7 +210,7 @@ class LifeHistoryConfig:
     containment: Containment = field(default_factory=Containment)
     noise: Noise = field(default_factory=Noise)
     control_sets: ControlSets = field(default_factory=ControlSets)
-    equals: Equals = field(default_factory=Equals)
+    equals: EqualFeatures = field(default_factory=EqualFeatures)
     sampling: Sampling = field(default_factory=Sampling)
     forecast: Forecasting = field(default_factory=Forecasting)
     verdicts: Verdicts = field(default_factory=Verdicts)

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tl_lifehist.errors import InputError
 from tl_lifehist.registry import Registry
 
 
@@ -20,6 +24,7 @@ class Control:
         short: its name in figures.
         measure: of a feature, in which a control is near its carrier: the name of a property of `FeatureProfiles`, or a
             function of one that gives a positive number for each feature. None draws from all.
+        tested: it is among the headline claims; the others are described with fewer draws.
         by_role: also draw among roots, mids and leaves of the containment graph.
         among_stable: also draw among features that other initial weights find again.
     """
@@ -28,6 +33,7 @@ class Control:
     label: str
     short: str
     measure: str | Callable[[Any], Any] | None = None
+    tested: bool = False
     by_role: bool = False
     among_stable: bool = False
 
@@ -36,17 +42,38 @@ class Control:
         """What tells its random draws from those of other kinds."""
         return {"count": 0, "rate": 1, "mass": 2}.get(self.name, zlib.crc32(self.name.encode()))
 
-    def values(self, profile: Any) -> Any:
-        """The measure of every feature of a profile."""
-        return getattr(profile, self.measure) if isinstance(self.measure, str) else self.measure(profile)  # type: ignore[misc]
+    def of_features(self, profile: Any) -> NDArray[np.float64]:
+        """The measure of every feature of a profile, `[feature]`.
+
+        Raises:
+            InputError: it gives something else than a positive number, or zero, for each feature.
+        """
+        found = getattr(profile, self.measure) if isinstance(self.measure, str) else self.measure(profile)  # type: ignore[misc]
+        try:
+            values = np.asarray(found, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise self._unusable(profile) from error
+        alive = profile.count > 0
+        if values.shape != (profile.n_features,) or not (np.isfinite(values[alive]) & (values[alive] >= 0)).all():
+            raise self._unusable(profile)
+        return np.where(alive, values, 0.0)
+
+    def _unusable(self, profile: Any) -> InputError:
+        return InputError(
+            f"The measure of the control {self.name!r} must give one number for each of the {profile.n_features} "
+            "features of a profile, none below 0."
+        )
 
 
 CONTROLS: Registry[Control] = Registry(
     "control",
     {
-        "count": Control("count", "as many other features", "same count", by_role=True),
+        "count": Control("count", "as many features of any kind", "same count", tested=True, by_role=True),
         "rate": Control("rate", "as many features of the same firing rates", "same firing rates", "firing_rate"),
-        "mass": Control("mass", "as many features of the same masses", "same masses", "mass", among_stable=True),
+        "mass": Control(
+            "mass", "as many features of the same masses", "same masses", "mass", tested=True, among_stable=True
+        ),
+        "norm": Control("norm", "as many features that remove the same norm", "same removed norm", "removed_norm"),
     },
 )
 _PARTS = {

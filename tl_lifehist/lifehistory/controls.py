@@ -1,4 +1,6 @@
-"""Control sets for the load of carriers: alive non-carriers of equal number, rate or mass (D19)."""
+"""Control sets for the load of carriers: the label "carrier" exchanged among features of equal count, rate or mass
+(D19).
+"""
 
 from __future__ import annotations
 
@@ -10,27 +12,122 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST, draw_within_caliper
+from tl_lifehist.inference.exchange import BLOCK, CALIPER, Bools, Strata, strata_of
 from tl_lifehist.lifehistory.containment import feature_roles
 from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.metrics import standardised_difference
 
 Chosen = dict[str, list[int]]
-MAX_UNMATCHED = 0.1  # share of carriers without an equal, above which there is no fair control
-MAX_SMD = 0.25  # of the matched quantity (ours): beyond it the controls are no equals
+MAX_UNMATCHED = 0.5  # share of carriers without an equal (ours), above which a claim would be about a few of them
+MAX_SMD = 0.25  # of the matched quantity, within a layer (ours): beyond it the others are no equals
+LEAST_EQUALS = 5  # carriers with an equal (ours): with fewer, sets under exchange hardly differ
+
+
+@dataclass(frozen=True, eq=False)
+class Equals:
+    """The carriers and the features among which their label is exchanged.
+
+    Attributes:
+        kind: of control.
+        hook_names: hook point of each feature, `[item]`.
+        features: its number, `[item]`.
+        strata: the features in groups of equals; `strata.marked` are the carriers that have one.
+        measure: what makes them equal, `[item]`; None where all are.
+    """
+
+    kind: str
+    hook_names: NDArray[np.object_]
+    features: NDArray[np.int64]
+    strata: Strata
+    measure: NDArray[np.float64] | None
+
+    def chosen(self, marked: Bools) -> Chosen:
+        """A set of items as features by hook point; a hook point without any is listed too."""
+        return {
+            str(h): sorted(self.features[marked & (self.hook_names == h)].tolist()) for h in np.unique(self.hook_names)
+        }
+
+    def totals(self, sets: Bools) -> NDArray[np.float64]:
+        """The measure summed over each set, `[set]`; zeros where there is none."""
+        return np.zeros(len(sets)) if self.measure is None else sets @ self.measure
+
+    def smd(self, values: NDArray[np.float64]) -> float:
+        """Standardised mean difference between the carriers tested and their equals, in the layer where it is largest.
+
+        Args:
+            values: of each item, such as the logarithm of its mass.
+        """
+        marked, weight = self.strata.marked, np.zeros(len(values))
+        for group in self.strata.groups:  # what an equal's place in a set under exchange is worth
+            weight[group] = marked[group].sum() / len(group)
+        gaps = []
+        for h in np.unique(self.hook_names[marked]):
+            here = self.hook_names == h
+            inside = here & (weight > 0)
+            gap = values[marked & here].mean() - np.average(values[inside], weights=weight[inside])
+            gaps.append(standardised_difference(values[marked & here], values[inside], gap=gap))
+        return max(gaps, key=abs) if gaps else float("nan")
+
+
+def equals_of(
+    profiles: Mapping[str, FeatureProfiles],
+    carriers: Mapping[str, Sequence[int]],
+    *,
+    kind: str,
+    among: Mapping[str, Sequence[int]] | None = None,
+    block: int = BLOCK,
+    caliper: float = CALIPER,
+    min_rate: float = MIN_RATE,
+    min_count: int = MIN_COUNT,
+) -> Equals:
+    """Carriers and alive non-carriers of the same hook points, in groups of equals (D19).
+
+    Args:
+        profiles: `{hook_name: FeatureProfiles}` of one checkpoint.
+        carriers: `{hook_name: [feature, ...]}` at that checkpoint.
+        kind: one of `CONTROLS`: "count" takes all features of a layer as equals; "rate" and "mass", and others with a
+            measure, at most `block` neighbours in its logarithm within `caliper`.
+        among: the non-carriers to compare with, by hook point; all alive ones by default.
+        block: features of a group at most.
+        caliper: width of a group at most, in decades.
+        min_rate: see `FeatureProfiles.alive`.
+        min_count: see `FeatureProfiles.alive`.
+
+    Raises:
+        InputError: an unknown kind, or a measure that gives no positive number for each feature.
+
+    How it can mislead: it compares the carriers that have an equal and no others; `strata.unmatched_share` says how
+    many have none.
+    """
+    control = CONTROLS[kind]
+    names, features, labels, measures = [], [], [], []
+    for h, chosen in carriers.items():
+        own = np.unique(np.asarray(chosen, dtype=np.int64))
+        alive = np.flatnonzero(profiles[h].alive(min_rate=min_rate, min_count=min_count))
+        pool = alive if among is None else np.intersect1d(alive, np.asarray(among.get(h, []), dtype=np.int64))
+        items = np.union1d(own, pool)
+        names += [h] * len(items)
+        features.append(items)
+        labels.append(np.isin(items, own))
+        if control.measure is not None:
+            measures.append(control.of_features(profiles[h])[items])
+    hook_names = np.array(names, dtype=object)
+    measure = np.concatenate(measures) if measures else None
+    value = None if measure is None else np.log10(np.maximum(measure, 1e-30))
+    strata = strata_of(np.concatenate(labels), hook_names.astype(str), value, block=block, caliper=caliper)
+    return Equals(kind, hook_names, np.concatenate(features), strata, measure)
 
 
 @dataclass(frozen=True)
 class ControlDraw:
-    """One control set and the carriers it stands against."""
+    """One set under exchange and the carriers it stands beside: those that have an equal."""
 
     kind: str
     draw: int
     controls: Chosen
     carriers: Chosen
     unmatched_share: float
-    subset: bool
 
 
 def draw_controls(
@@ -41,67 +138,29 @@ def draw_controls(
     n_draws: int = 100,
     seed: int = 0,
     among: Mapping[str, Sequence[int]] | None = None,
-    n_nearest: int = N_NEAREST,
+    block: int = BLOCK,
     caliper: float = CALIPER,
     min_rate: float = MIN_RATE,
     min_count: int = MIN_COUNT,
 ) -> list[ControlDraw]:
-    """Control sets of alive non-carriers of the same hook points (D19).
+    """Sets in which the label "carrier" is exchanged among equals of the same hook points (D19): for measures of one's
+    own on sets of features. The arguments and errors are those of `equals_of`.
 
-    Args:
-        kind: one of `CONTROLS`: "count" draws at random; "rate" and "mass", and others with a measure, draw, for each
-            carrier, one without replacement among the `n_nearest` in the logarithm within `caliper`.
-        among: candidates by hook point; all alive non-carriers by default.
-        n_nearest: nearest candidates that one is drawn from.
-        caliper: how far they may lie, in decades.
-        min_rate: see `FeatureProfiles.alive`.
-        min_count: see `FeatureProfiles.alive`.
-
-    Where carriers are more than half as many as the candidates at a hook point, each draw takes a random half of the
-    candidates' number from both sides (ours). A carrier without an equal is left out of that draw on both sides and
-    counted as unmatched, as a share of those tried.
-
-    Raises:
-        InputError: an unknown kind.
-
-    How it can mislead: control sets of one pool overlap, so their spread, and p with it, is too small when the pool is
-    only a few times the carriers.
+    How it can mislead: as `equals_of`; and sets under exchange hold carriers too.
     """
-    control = CONTROLS[kind]
-    rng = np.random.default_rng(seed)
-    pools: dict[str, NDArray[np.int64]] = {}
-    for name, chosen in carriers.items():
-        alive = np.flatnonzero(profiles[name].alive(min_rate=min_rate, min_count=min_count))
-        pool = alive if among is None else np.intersect1d(alive, np.asarray(among.get(name, []), dtype=np.int64))
-        pools[name] = np.setdiff1d(pool, np.asarray(chosen, dtype=np.int64))
-    draws = []
-    for draw in range(n_draws):
-        controls: Chosen = {}
-        against: Chosen = {}
-        unmatched, tried, subset = 0, 0, False
-        for name, chosen in carriers.items():
-            wanted = np.asarray(chosen, dtype=np.int64)
-            pool = pools[name]
-            if len(pool) == 0:
-                unmatched, tried = unmatched + len(wanted), tried + len(wanted)
-                controls[name], against[name] = [], []
-                continue
-            if 2 * len(wanted) > len(pool):
-                # draws of nearly the whole pool would hardly differ, and a null without spread rejects anything
-                subset = True
-                wanted = np.sort(rng.permutation(wanted)[: -(-len(pool) // 2)])
-            tried += len(wanted)
-            if control.measure is None:
-                picked = rng.permutation(pool)[: len(wanted)]
-                kept = wanted
-            else:
-                value = np.log10(np.maximum(control.values(profiles[name]), 1e-30))
-                found = draw_within_caliper(value[wanted], value[pool], rng, n_nearest=n_nearest, caliper=caliper)
-                kept, picked = wanted[found[0]], pool[found[1]]
-                unmatched += len(wanted) - len(kept)
-            controls[name], against[name] = sorted(picked.tolist()), sorted(kept.tolist())
-        draws.append(ControlDraw(kind, draw, controls, against, unmatched / max(tried, 1), subset))
-    return draws
+    found = equals_of(
+        profiles,
+        carriers,
+        kind=kind,
+        among=among,
+        block=block,
+        caliper=caliper,
+        min_rate=min_rate,
+        min_count=min_count,
+    )
+    own, share = found.chosen(found.strata.marked), found.strata.unmatched_share
+    sets = found.strata.draws(n_draws, np.random.default_rng(seed))
+    return [ControlDraw(kind, i, found.chosen(drawn), own, share) for i, drawn in enumerate(sets)]
 
 
 def require_carriers(carriers: Mapping[str, Sequence[int]]) -> None:
@@ -121,22 +180,3 @@ def with_role(graph: nx.DiGraph, role: str) -> Chosen:
         if found == role:
             chosen[name].append(int(feature))
     return chosen
-
-
-def balance_of(draws: Sequence[ControlDraw], profiles: Mapping[str, FeatureProfiles]) -> dict[str, float]:
-    """Standardised mean differences of log rate and log mass over all draws, carriers minus controls."""
-    gaps = {}
-    for name, attribute in (("smd_log_rate", "firing_rate"), ("smd_log_mass", "mass")):
-        sides = [
-            np.concatenate(
-                [
-                    np.log10(np.maximum(getattr(profiles[h], attribute)[f], 1e-30))
-                    for d in draws
-                    for h, f in side(d).items()
-                ]
-                or [np.zeros(0)]
-            )
-            for side in (lambda d: d.carriers, lambda d: d.controls)
-        ]
-        gaps[name] = standardised_difference(*sides) if all(len(s) for s in sides) else float("nan")
-    return gaps

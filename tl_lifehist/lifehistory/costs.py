@@ -50,10 +50,10 @@ class LifeHistoryCosts:
 
     def load(self, kind: str) -> Cost:
         """Ablations for one kind of controls."""
-        control = CONTROLS[kind]
-        kinds = 1 + 3 * control.by_role + control.among_stable
-        # where carriers are many, each draw compares subsets of both sides
-        return self._ablations(2 * kinds * self.config.control_sets.n_draws + 2)
+        control, sets = CONTROLS[kind], self.config.control_sets
+        described = 3 * control.by_role + control.among_stable + (not control.tested)
+        calls = 1 + control.by_role + control.among_stable  # each with the bare model and the carriers
+        return self._ablations(sets.n_draws * control.tested + sets.n_described * described + 3 * calls)
 
     def singles(self) -> Cost:
         """Single features, parts of the joint load, and the sets of the regression."""
@@ -63,7 +63,7 @@ class LifeHistoryCosts:
 
     def content(self) -> Cost:
         """Both classes, each beside its draws."""
-        return self._ablations(4 * self.config.sampling.content_draws + 4)
+        return self._ablations(2 * self.config.sampling.content_draws + 6)
 
     def tables(self) -> Cost:
         """Lineages, features, edges and roles, once as stages and once joined."""

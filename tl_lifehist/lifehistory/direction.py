@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,20 @@ from tl_lifehist.lifehistory.lineages import Lineages, Profiles
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
 from tl_lifehist.metrics import bootstrap_mean
 
-COLUMNS = ["step", "s_fun", "s_fun_low", "s_fun_high", "s_dir", "s_dir_low", "s_dir_high", "null_fun", "null_dir", "n"]
+BY_HOOK = ["step", "hook_name", "s_fun", "s_dir", "s_dir_aligned", "n"]
+COLUMNS = [
+    "step",
+    "s_fun",
+    "s_fun_low",
+    "s_fun_high",
+    "s_dir",
+    "s_dir_low",
+    "s_dir_high",
+    "s_dir_aligned",
+    "null_fun",
+    "null_dir",
+    "n",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
@@ -30,14 +43,15 @@ def function_and_direction(
 
     One row per checkpoint: `s_fun` is the mean Pearson of the two profiles, `s_dir` the mean cosine of what `decode`
     adds for the feature at c and at the end, both over the `n` lineages alive at both; `_low` and `_high` are 95 %
-    intervals from `n_draws` bootstrap samples of lineages. `null_fun` and `null_dir` pair each lineage with another
-    one of its layer: the mean over all such pairings, in closed form, which random shuffles only estimate. The last
-    checkpoint is compared with itself and reads 1.
+    intervals from `n_draws` bootstrap samples of lineages. `s_dir_aligned` is the mean cosine after the rotation that
+    brings the other features of the layer nearest (`aligned_cosines`). `null_fun` and `null_dir` pair each lineage with
+    another one of its layer: the mean over all such pairings, in closed form, which random shuffles only estimate. The
+    last checkpoint is compared with itself and reads 1.
 
     How it can mislead: lineages were traced by the similarity of neighbouring profiles, so `s_fun` is high by
     selection, and `s_dir` is not selected at all. SAEs that start from one initialisation share directions whatever the
     model does (compare `init="independent"`), and the residual stream itself turns during training, which lowers
-    `s_dir` without any feature having changed.
+    `s_dir` without any feature having changed; a common turn is what `s_dir_aligned` leaves out.
 
     Args:
         profiles: `{(step, hook_name): FeatureProfiles}` that the lineages were traced in.
@@ -46,14 +60,61 @@ def function_and_direction(
     Raises:
         InputError: a profile is missing, or SAEs of another number of features than the profiles.
     """
+    rows = []
+    for step, parts in _compared(profiles, lineages, saes):
+        s_fun = _mean_and_interval([p[0] for p in parts.values()], n_draws, seed)
+        s_dir = _mean_and_interval([p[1] for p in parts.values()], n_draws, seed)
+        sizes = np.array([len(p[0]) for p in parts.values()], dtype=float)
+        aligned, null_fun, null_dir = (_pooled(np.array([p[i] for p in parts.values()]), sizes) for i in (2, 3, 4))
+        rows.append((step, *s_fun, *s_dir, aligned, null_fun, null_dir, int(sizes.sum())))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def direction_by_hook(profiles: Profiles, lineages: Lineages, saes: Any) -> pd.DataFrame:
+    """`function_and_direction` for each hook point alone: step, hook_name, s_fun, s_dir, s_dir_aligned, n."""
+    rows = [
+        (step, h, float(fun.mean()), float(direction.mean()), aligned, len(fun))
+        for step, parts in _compared(profiles, lineages, saes)
+        for h, (fun, direction, aligned, *_) in parts.items()
+    ]
+    return pd.DataFrame(rows, columns=BY_HOOK)
+
+
+def aligned_cosines(a: Floats, b: Floats, *, n_folds: int = 5, seed: int = 0) -> Floats:
+    """Cosine of each row of `a` with its row of `b` after the rotation that brings the *other* rows nearest
+    (orthogonal Procrustes), so that a turn of the whole basis is no change of direction.
+
+    The rotation is fitted with the identity as one further row per dimension, so that it turns only what the rows show
+    to be turned.
+
+    Args:
+        a: unit rows, `[feature, d_model]`.
+        b: unit rows, paired with those of `a`.
+        n_folds: parts of which each is turned by what the others say.
+        seed: deals the rows into parts.
+    """
+    n, d = a.shape
+    cosine = np.zeros(n)
+    part = np.random.default_rng(seed).permutation(n) % min(n_folds, max(n, 1))
+    for number in np.unique(part):
+        left_out = part == number
+        u, _, v = np.linalg.svd(a[~left_out].T @ b[~left_out] + np.eye(d))
+        cosine[left_out] = ((a[left_out] @ (u @ v)) * b[left_out]).sum(axis=1)
+    return cosine
+
+
+def _compared(
+    profiles: Profiles, lineages: Lineages, saes: Any
+) -> Iterator[tuple[int, dict[str, tuple[Floats, Floats, float, float, float]]]]:
+    """For each checkpoint and hook point: Pearson and cosine of each lineage, the mean aligned cosine, and the means
+    over other pairings.
+    """
     last = lineages.steps[-1]
     table = lineages.to_dataframe()[["lineage", "hook_name", "step", "feature"]]
     pairs = table.merge(table[table["step"] == last][["lineage", "feature"]], on="lineage", suffixes=("", "_end"))
     saes_end = saes.at(last)
-    rows = []
     for step in lineages.steps:
-        saes_now = saes.at(step)
-        fun, direction, null_fun, null_dir = [], [], [], []
+        saes_now, found = saes.at(step), {}
         for name in lineages.hook_names:
             here = pairs[(pairs["step"] == step) & (pairs["hook_name"] == name)]
             if here.empty:
@@ -63,15 +124,10 @@ def function_and_direction(
             a = _unit_rows(saes_now, name, now, profiles[step, name])
             b = _unit_rows(saes_end, name, end, profiles[last, name])
             cosine = (a * b).sum(axis=1)
-            fun.append(pearson)
-            direction.append(cosine)
-            null_fun.append(_other_pairs(mean_pearson, pearson))
-            null_dir.append(_other_pairs(float(a.mean(axis=0) @ b.mean(axis=0)), cosine))
-        s_fun, s_dir = (_mean_and_interval(parts, n_draws, seed) for parts in (fun, direction))
-        sizes = np.array([len(part) for part in fun], dtype=float)
-        nulls = (_pooled(np.array(values), sizes) for values in (null_fun, null_dir))
-        rows.append((step, *s_fun, *s_dir, *nulls, int(sizes.sum())))
-    return pd.DataFrame(rows, columns=COLUMNS)
+            others = _other_pairs(float(a.mean(axis=0) @ b.mean(axis=0)), cosine)
+            aligned = float(aligned_cosines(a, b).mean())
+            found[name] = (pearson, cosine, aligned, _other_pairs(mean_pearson, pearson), others)
+        yield step, found
 
 
 def _get(profiles: Profiles, step: int, name: str) -> FeatureProfiles:

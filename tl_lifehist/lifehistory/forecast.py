@@ -18,9 +18,12 @@ from sklearn.preprocessing import StandardScaler
 
 from tl_lifehist.dictionaries.protocol import Dictionary, decoder_directions
 from tl_lifehist.errors import InputError
+from tl_lifehist.inference.exchange import CALIPER
+from tl_lifehist.lifehistory.beyond_rate import Gain, curve_columns, score_null
 from tl_lifehist.lifehistory.containment import MIN_LIFT, containment_index
 from tl_lifehist.lifehistory.lineages import Carriers, Lineages, Profiles
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.lifehistory.recruitment import RATE_BLOCK
 from tl_lifehist.metrics import interval
 
 ONSET, PHASE_TWO = 0.007, 0.28
@@ -30,6 +33,8 @@ N_BOOTSTRAP = 1000
 PREDICTORS = ["entropy", "containment", "strength"]
 GEOMETRY = ["nearest_cosine", "mean_cosine", "crowding"]
 NAME = "entropy, containment, strength"
+RATE, MASS = "rate and layer", "mass and layer"
+BESIDE_RATE = f"rate, layer, {NAME}"
 COLUMNS = ["auc", "low", "high", "average_precision", "enrichment", "recall_at_k", "recall_top_decile"]
 
 Floats = NDArray[np.float64]
@@ -99,6 +104,8 @@ class Forecast:
         onset: the checkpoint the measurements are from.
         baselines: one row a baseline, with the columns of `to_dataframe`; gain_low and gain_high bound our AUC minus
             the baseline's (paired).
+        gain: what the measurements add to a smooth curve of the firing rate and the layer; None where the figures are
+            NaN.
         reason: why the figures are NaN; None when they are not.
         table: one row per lineage: hook_name, feature, lineage, label, score (mean out-of-fold probability).
     """
@@ -113,6 +120,7 @@ class Forecast:
     n_positive: int
     onset: int
     baselines: pd.DataFrame
+    gain: Gain | None
     reason: str | None
     table: pd.DataFrame
     _model: Any = field(repr=False)
@@ -172,6 +180,9 @@ def predict_carriers(
     n_permutations: int = 200,
     n_bootstrap: int = N_BOOTSTRAP,
     inverse_penalty: float = 1.0,
+    n_draws: int = 199,
+    block: int = RATE_BLOCK,
+    caliper: float = CALIPER,
     seed: int = 0,
 ) -> Forecast:
     """Predict from entropy, containment index and strength at the onset which features become carriers (D21).
@@ -179,7 +190,9 @@ def predict_carriers(
     Logistic regression (standardised, L2, C = `inverse_penalty`, balanced classes); stratified `n_folds` folds x
     `n_repeats`, by lineage.
 
-    Baselines: log firing rate alone; ours with log firing rate; decoder geometry (largest cosine to another alive
+    Baselines: a smooth curve of the log firing rate and the layer; the same of the log mass; the former with our
+    measurements added, whose `gain` over it is what they tell beyond the rate; the log firing rate as a straight line;
+    decoder geometry (largest cosine to another alive
     decoder row of the layer, cosine with their mean direction, mean square cosine; needs `saes`); labels permuted (one
     repeat a draw; mean and central 95 %); each layer scored by a classifier trained on the others.
 
@@ -197,6 +210,9 @@ def predict_carriers(
         n_permutations: draws of permuted labels.
         n_bootstrap: samples of lineages for the intervals.
         inverse_penalty: scikit-learn's C.
+        n_draws: draws of the null of the gain.
+        block: see `beyond_rate.score_null`.
+        caliper: see `beyond_rate.score_null`.
 
     With fewer than `min_positives` positives or negatives, or an onset at the last checkpoint, the figures are NaN and
     `reason` says why.
@@ -225,17 +241,33 @@ def predict_carriers(
     elif scarce < min_positives:
         which = "become carriers" if labels.sum() <= (~labels).sum() else "do not become carriers"
         reason = f"Of {len(labels)} features alive at step {onset} only {scarce} {which}: {min_positives} are needed."
-    score, model, rows = np.full(len(labels), np.nan), None, []
+    score, model, rows, added = np.full(len(labels), np.nan), None, [], None
     own = dict.fromkeys(COLUMNS, float("nan"))
     if reason is None:
         fit = Classifier(n_folds, inverse_penalty)
         predictors = table[PREDICTORS].to_numpy()
         score, model = fit.out_of_fold(predictors, labels, n_repeats, seed), fit(predictors, labels)
         own = _figures(labels, score, n_bootstrap, seed)
-        for name, columns in _baselines(saes is not None).items():
-            other = fit.out_of_fold(table[columns].to_numpy(), labels, n_repeats, seed)
+        others = {
+            name: fit.out_of_fold(x, labels, n_repeats, seed) for name, x in _baselines(table, saes is not None).items()
+        }
+        for name, other in others.items():
             gain = _gain(labels, score, other, n_bootstrap, seed)
             rows.append((name, {**_figures(labels, other, n_bootstrap, seed), **gain}))
+        null = score_null(
+            predictors,
+            table["log_rate"].to_numpy() / np.log(10),
+            table["hook_name"].to_numpy(dtype=str),
+            labels,
+            block=block,
+            caliper=caliper,
+            n_draws=n_draws,
+            inverse_penalty=inverse_penalty,
+            seed=seed,
+        )
+        nested = _gain(labels, others[BESIDE_RATE], others[RATE], n_bootstrap, seed)
+        difference = roc_auc(labels, others[BESIDE_RATE]) - roc_auc(labels, others[RATE])
+        added = Gain(difference, nested["gain_low"], nested["gain_high"], null.p, len(labels), int(labels.sum()))
         rows.append(("label permutation", _permuted(fit, predictors, labels, n_permutations, seed)))
         rows.append(("leave one layer out", _figures(labels, _left_out(fit, table, labels), n_bootstrap, seed)))
     baselines = pd.DataFrame(
@@ -250,15 +282,23 @@ def predict_carriers(
         n_positive=int(labels.sum()),
         onset=onset,
         baselines=baselines,
+        gain=added,
         reason=reason,
         table=table[["hook_name", "feature", "lineage", "label"]].assign(score=score),
         _model=model,
     )
 
 
-def _baselines(geometry: bool) -> dict[str, list[str]]:
-    known = {"log firing rate": ["log_rate"], f"{NAME}, log firing rate": [*PREDICTORS, "log_rate"]}
-    return {**known, "decoder geometry": GEOMETRY} if geometry else known
+def _baselines(table: pd.DataFrame, geometry: bool) -> dict[str, Floats]:
+    """What each baseline is fitted to, `[feature, column]`."""
+    by_rate = curve_columns(table, "log_rate")
+    known = {
+        RATE: by_rate,
+        MASS: curve_columns(table, "log_mass"),
+        BESIDE_RATE: np.concatenate([by_rate, table[PREDICTORS].to_numpy()], axis=1),
+        "log firing rate": table[["log_rate"]].to_numpy(),
+    }
+    return {**known, "decoder geometry": table[GEOMETRY].to_numpy()} if geometry else known
 
 
 def _measure(
@@ -278,6 +318,7 @@ def _measure(
             "containment": index[name][chosen],
             "strength": profile.strength[chosen],
             "log_rate": np.log(profile.firing_rate[chosen]),
+            "log_mass": np.log(np.maximum(profile.mass[chosen], 1e-30)),
         }
         geometry = {} if saes is None else dict(zip(GEOMETRY, _geometry(saes[name], chosen), strict=True))
         parts.append(pd.DataFrame({**columns, **geometry}))

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.effects import BATCH_SIZE, scored_losses
 from tl_lifehist.errors import InputError
+from tl_lifehist.inference.exchange import BLOCK, CALIPER, without_slope
 from tl_lifehist.interventions import FeatureAblation
-from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST
 from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.controls import (
+    LEAST_EQUALS,
     MAX_SMD,
     MAX_UNMATCHED,
     Chosen,
-    ControlDraw,
-    balance_of,
-    draw_controls,
+    Equals,
+    equals_of,
     require_carriers,
     with_role,
 )
@@ -34,6 +34,7 @@ from tl_lifehist.nulls import Null
 from tl_lifehist.tokens import TokenSet
 
 MAX_P = 0.05
+DRAWS = ["kind", "draw", "delta_ce", "adjusted", "delta_ce_carriers", "adjusted_carriers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,17 +45,20 @@ class JointAblation:
         delta_ce: mean cross-entropy without the carriers minus with them, nats (D18).
         delta_ce_interval: its 95 % interval over documents (C12).
         base_ce: mean cross-entropy of the bare model, nats.
-        controls: one row per draw: kind, draw, delta_ce (of the control set), delta_ce_carriers (of the carriers that
-            this draw is compared with: all of them, or a random subset where the controls are too few).
-        balance: one row per kind: n_draws, carriers, control_mean, control_sd, low, high, p, unmatched_share,
-            smd_log_rate, smd_log_mass (standardised mean differences, carriers minus controls), subset, verdict.
+        controls: one row per draw: kind, draw, delta_ce (of the set under exchange), adjusted (the same less what its
+            total of the matched quantity explains), delta_ce_carriers (of the carriers that have an equal).
+        balance: one row per kind: n_draws, n_equals (carriers that have an equal), carriers (their cost, less what
+            their total explains), control_mean, control_sd, low, high (95 % of carriers less control_mean), p,
+            detectable, unmatched_share, smd_log_rate, smd_log_mass (largest standardised difference within a layer),
+            verdict.
         p_values: `{kind: p}`; NaN where the verdict is "not testable".
         verdicts: `{kind: "beyond" | "within" | "not testable"}`.
         n_scored: scored positions.
 
     How it can mislead: carriers are the broadest features by selection, so a count control is no null for them:
-    removing
-    broad features costs more whatever their history. Rate and mass controls can lack equals; then nothing can be said.
+    removing broad features costs more whatever their history. Under the rate and mass controls only carriers that have
+    an equal are compared, which are the lighter ones. Sets under exchange hold carriers too, so the difference is
+    smaller than that between carriers and others.
     """
 
     delta_ce: float
@@ -82,7 +86,7 @@ def joint_ablation(
     form: str = "subtract",
     batch_size: int = BATCH_SIZE,
     among: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
-    n_nearest: int = N_NEAREST,
+    block: int = BLOCK,
     caliper: float = CALIPER,
     max_unmatched: float = MAX_UNMATCHED,
     max_smd: float = MAX_SMD,
@@ -91,7 +95,11 @@ def joint_ablation(
     min_count: int = MIN_COUNT,
     progress: Callable[[int], Any] | None = None,
 ) -> JointAblation:
-    """Joint cost of the carriers at every hook point in one pass, against matched control sets (D18, D19).
+    """Joint cost of the carriers at every hook point in one pass, against sets of their equals (D18, D19).
+
+    The label "carrier" is exchanged among alive features of a layer that are alike, and the cost of each set so marked
+    is measured anew; p counts the draws that cost as much, once the straight line of the cost on the sets' total of the
+    matched quantity is taken out of all of them. Were carriers chosen by that quantity alone, p would be uniform.
 
     Args:
         saes: `{hook_name: sae}` of one checkpoint, e.g. `saes.at(step)`.
@@ -103,12 +111,13 @@ def joint_ablation(
         n_draws: draws of each kind.
         mode: as in `FeatureAblation` ("mean" and "resample" need dictionaries with a reference).
         form: as in `FeatureAblation`.
-        among: further mass-matched kinds by name, with their candidates by hook point (for instance seed-stable
-            features).
-        n_nearest: see `draw_controls`.
-        caliper: see `draw_controls`.
+        among: further mass-matched kinds by name, with the features that they are about by hook point, carriers and
+            others (for instance seed-stable ones).
+        block: features of like quantity among which the label is exchanged (ours).
+        caliper: how far they may lie apart, in decades (ours).
         max_unmatched: share of carriers without an equal, above which a kind is not testable.
-        max_smd: standardised difference of the matched quantity, above which a kind is not testable (ours).
+        max_smd: standardised difference of the matched quantity within a layer, above which a kind is not testable
+            (ours).
         max_p: largest p of the verdict "beyond".
         min_rate: of an alive feature.
         min_count: of an alive feature.
@@ -124,13 +133,7 @@ def joint_ablation(
         raise InputError(
             f"There is no SAE or no profile for {missing[0]!r}: give both for every hook point with carriers."
         )
-    plan: list[tuple[str, str, Mapping[str, Sequence[int]] | None]] = [(kind, kind, None) for kind in controls]
-    if graph is not None and "count" in controls:
-        plan += [(f"count_{role}", "count", with_role(graph, role)) for role in ("root", "mid", "leaf")]
-    plan += [(name, "mass", candidates) for name, candidates in (among or {}).items()]
-
     base = scored_losses(model, tokens, batch_size=batch_size)
-    known: dict[str, float] = {}
 
     def change(chosen: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
         ablation = FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)
@@ -139,49 +142,45 @@ def joint_ablation(
             start = scored_losses(model, tokens, ablation.baseline, batch_size=batch_size)
         return scored_losses(model, tokens, ablation, batch_size=batch_size) - start
 
+    whole = {name: sorted(int(f) for f in chosen) for name, chosen in carriers.items()}
+    joint = change(whole)
+    known = {repr(sorted(whole.items())): float(joint.mean())}
+
     def cost(chosen: Chosen) -> float:
         key = repr(sorted(chosen.items()))
         if key not in known:
             known[key] = float(change(chosen).mean())
         return known[key]
 
-    whole = {name: sorted(int(f) for f in chosen) for name, chosen in carriers.items()}
-    joint = change(whole)
-    observed = known[repr(sorted(whole.items()))] = float(joint.mean())
-    assert tokens.documents is not None
-    documents = tokens.documents[tokens.scored].numpy()
-    rows, balance = [], []
-    for i, (label, kind, candidates) in enumerate(plan):
-        draws = draw_controls(
-            profiles,
-            carriers,
-            kind=kind,
-            n_draws=n_draws,
-            seed=seed + 1000 * i,
-            among=candidates,
-            n_nearest=n_nearest,
-            caliper=caliper,
-            min_rate=min_rate,
-            min_count=min_count,
-        )
-        unmatched = float(np.mean([d.unmatched_share for d in draws])) if draws else 0.0
-        gaps = balance_of(draws, profiles)
-        matched = {"rate": "smd_log_rate", "mass": "smd_log_mass"}.get(kind)
+    thresholds = {"block": block, "caliper": caliper, "min_rate": min_rate, "min_count": min_count}
+    plan: list[tuple[str, Equals]] = [(k, equals_of(profiles, carriers, kind=k, **thresholds)) for k in controls]
+    if graph is not None:
+        for role in ("root", "mid", "leaf"):
+            beside = with_role(graph, role)
+            plan.append((f"count_{role}", equals_of(profiles, carriers, kind="count", among=beside, **thresholds)))
+    for label, inside in (among or {}).items():
+        own = {h: [f for f in chosen if f in set(inside.get(h, []))] for h, chosen in whole.items()}
+        plan.append((label, equals_of(profiles, own, kind="mass", among=inside, **thresholds)))
+
+    found: list[pd.DataFrame] = []
+    balance: list[dict[str, Any]] = []
+    for i, (label, equals) in enumerate(plan):
+        gaps = balance_of(equals, profiles)
+        matched = {"rate": "smd_log_rate", "mass": "smd_log_mass"}.get(equals.kind)
         level = matched is None or abs(gaps[matched]) <= max_smd
-        testable = unmatched <= max_unmatched and level and any(any(c) for d in draws for c in d.controls.values())
-        kind_rows = []
-        for draw in draws if testable else []:
-            kind_rows.append((label, draw.draw, cost(draw.controls), cost(draw.carriers)))
-            if progress is not None:
-                progress(1)
-        rows += kind_rows
-        balance.append(_verdict(label, draws, kind_rows, unmatched, gaps, max_p))
+        enough = equals.strata.marked.sum() >= LEAST_EQUALS and equals.strata.unmatched_share <= max_unmatched
+        rows = pd.DataFrame(columns=DRAWS).astype({"draw": np.int64})
+        if level and enough:
+            rows = _draws(equals, cost, n_draws, seed + 1000 * i, progress).assign(kind=label)[DRAWS]
+        found.append(rows)
+        balance.append(_row(label, equals, rows, gaps, max_p))
     table = pd.DataFrame(balance)
+    assert tokens.documents is not None
     return JointAblation(
-        delta_ce=observed,
-        delta_ce_interval=bootstrap_mean(joint, documents, seed=seed),
+        delta_ce=float(joint.mean()),
+        delta_ce_interval=bootstrap_mean(joint, tokens.documents[tokens.scored].numpy(), seed=seed),
         base_ce=float(base.mean()),
-        controls=pd.DataFrame(rows, columns=["kind", "draw", "delta_ce", "delta_ce_carriers"]),
+        controls=pd.concat([rows for rows in found if len(rows)] or [found[0]], ignore_index=True),
         balance=table,
         p_values=dict(zip(table["kind"], table["p"], strict=True)),
         verdicts=dict(zip(table["kind"], table["verdict"], strict=True)),
@@ -189,31 +188,57 @@ def joint_ablation(
     )
 
 
-def _verdict(
-    kind: str,
-    draws: Sequence[ControlDraw],
-    rows: Sequence[tuple[str, int, float, float]],
-    unmatched: float,
-    gaps: Mapping[str, float],
-    max_p: float,
-) -> dict[str, Any]:
-    control = np.array([row[2] for row in rows])
-    against = np.array([row[3] for row in rows])
-    null = Null(float(against.mean()) if len(rows) else float("nan"), control)
-    # a draw is compared with its own carriers, which are a random part of them where the controls are too few
-    p = Null(0.0, control - against).p
-    verdict = ("beyond" if p <= max_p else "within") if len(rows) else "not testable"
+def balance_of(equals: Equals, profiles: Mapping[str, FeatureProfiles]) -> dict[str, float]:
+    """Standardised differences of log rate and log mass between the carriers tested and their equals, each of the
+    layer where it is largest.
+    """
+    gaps = {}
+    for name, attribute in (("smd_log_rate", "firing_rate"), ("smd_log_mass", "mass")):
+        of = {h: np.log10(np.maximum(getattr(profiles[h], attribute), 1e-30)) for h in np.unique(equals.hook_names)}
+        values = np.array([of[h][f] for h, f in zip(equals.hook_names, equals.features, strict=True)])
+        gaps[name] = equals.smd(values)
+    return gaps
+
+
+def _draws(
+    equals: Equals, cost: Callable[[Chosen], float], n_draws: int, seed: int, progress: Callable[[int], Any] | None
+) -> pd.DataFrame:
+    """Costs of the sets under exchange, as they are and less what their total explains."""
+    marked = equals.strata.marked
+    sets = equals.strata.draws(n_draws, np.random.default_rng(seed))
+    observed, costs = cost(equals.chosen(marked)), np.zeros(n_draws)
+    for i, drawn in enumerate(sets):
+        costs[i] = cost(equals.chosen(drawn))
+        if progress is not None:
+            progress(1)
+    null = without_slope(observed, costs, float(equals.totals(marked[None])[0]), equals.totals(sets))
+    return pd.DataFrame(
+        {
+            "draw": np.arange(n_draws),
+            "delta_ce": costs,
+            "adjusted": null.draws,
+            "delta_ce_carriers": observed,
+            "adjusted_carriers": null.observed,
+        }
+    )
+
+
+def _row(label: str, equals: Equals, rows: pd.DataFrame, gaps: Mapping[str, float], max_p: float) -> dict[str, Any]:
+    observed = float(rows["adjusted_carriers"].iloc[0]) if len(rows) else float("nan")
+    null = Null(observed, rows["adjusted"].to_numpy(dtype=float))
+    low, high = null.shifted
     return {
-        "kind": kind,
+        "kind": label,
         "n_draws": len(rows),
+        "n_equals": int(equals.strata.marked.sum()),
         "carriers": null.observed,
         "control_mean": null.mean,
         "control_sd": null.sd,
-        "low": null.low,
-        "high": null.high,
-        "p": p,
-        "unmatched_share": unmatched,
+        "low": low,
+        "high": high,
+        "p": null.p,
+        "detectable": null.detectable,
+        "unmatched_share": equals.strata.unmatched_share,
         **gaps,
-        "subset": any(d.subset for d in draws),
-        "verdict": verdict,
+        "verdict": ("beyond" if null.p <= max_p else "within") if len(rows) else "not testable",
     }

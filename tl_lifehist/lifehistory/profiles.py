@@ -163,6 +163,14 @@ class FeatureProfiles:
         """Total mass, sum_t a_f ||d_f|| / N (D11)."""
         return self.code_sum * self.norm / max(self.n_rows, 1)
 
+    @cached_property
+    def removed_norm(self) -> Floats:
+        """Root mean square of a_f ||d_f|| over the positions: the norm that an ablation of the feature removes (C6)."""
+        square = np.bincount(
+            column_of(self.acts), weights=self.acts.data.astype(np.float64) ** 2, minlength=self.n_features
+        )
+        return np.sqrt(square / max(self.n_rows, 1)) * self.norm
+
     @property
     def strength(self) -> Floats:
         """Mean of a_f ||d_f|| where the feature fires, over the mean activation norm (D11); NaN where it never

@@ -10,11 +10,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.caliper import CALIPER, N_NEAREST, draw_within_caliper, n_without_equal
+from tl_lifehist.inference.exchange import CALIPER, strata_of
 from tl_lifehist.lifehistory.containment import MIN_LIFT, Bools, Floats, Ints, Node
 from tl_lifehist.lifehistory.controls import MAX_UNMATCHED
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
 from tl_lifehist.nulls import Null
+
+RATE_BLOCK = 5  # neighbours in log rate (ours): the ten nearest of sixty are a wide window
 
 
 def recruited_fraction(
@@ -68,16 +70,14 @@ class RecruitmentNull:
     Attributes:
         observed: recruited fraction of the carriers.
         draws: recruited fraction of random sets of nodes with as many features in each layer and the same rates.
-        p: share of draws at least as large, (1 + count) / (draws + 1); NaN when `unmatched_share` is above
-            `max_unmatched`.
+        p: two-sided, how often the draws lie as far out; NaN when `unmatched_share` is above `max_unmatched`.
         rewired: recruited fraction of the carriers in graphs rewired with every in- and out-degree kept, for each pair
             of layers. They show what the carriers' numbers of children alone would reach.
-        rewired_p: as `p`, against `rewired`.
-        unmatched_share: carriers without any non-carrier of their layer within the caliper of firing rate.
+        rewired_p: one-sided, how often `rewired` is as large.
+        unmatched_share: carriers without an equal, which stand in every draw.
 
-    How it can mislead: the random sets are drawn from all nodes of a layer, carriers included (a permutation of the
-    label among features of like rate), so where carriers have few equals the draws hold many carriers and the test is
-    weak.
+    How it can mislead: the sets under exchange hold carriers too, so where carriers have few equals they hardly differ
+    from the carriers and the test is weak.
     """
 
     observed: float
@@ -128,7 +128,7 @@ def recruitment_null(
     n_draws: int = 100,
     n_rewired: int = 20,
     direct: bool = False,
-    n_nearest: int = N_NEAREST,
+    block: int = RATE_BLOCK,
     caliper: float = CALIPER,
     max_unmatched: float = MAX_UNMATCHED,
     burn_in: int = 20,
@@ -137,16 +137,16 @@ def recruitment_null(
 ) -> RecruitmentNull:
     """Compare what the carriers recruit with random sets of like nodes and with rewired graphs (C8).
 
-    In a draw each carrier, in random order, takes one of the `n_nearest` free nodes of its layer in log rate within
-    `caliper`, or the nearest free one where there is none. Rewiring swaps the targets of two edges between the same
+    In a draw the label "carrier" is exchanged among nodes of a layer in blocks of neighbouring log rate. Rewiring
+    swaps the targets of two edges between the same
     two layers when both new edges are new and respect the graph's order, so a rewired graph stays acyclic.
 
     Args:
         n_draws: random sets.
         n_rewired: rewired graphs.
         direct: count children only, as in `recruited_fraction`.
-        n_nearest: nodes of like rate that one is drawn from.
-        caliper: how far they may lie, in decades of firing rate.
+        block: nodes of like rate among which the label is exchanged (ours).
+        caliper: how far they may lie apart, in decades of firing rate (ours).
         max_unmatched: share of carriers without an equal, above which there is no `p`.
         burn_in: rounds of swaps before the first rewired graph, each trying every edge once (ours).
         thinning: rounds between one rewired graph and the next (ours).
@@ -165,31 +165,20 @@ def recruitment_null(
     children = _children(source, target, len(nodes))
     observed = float(_fraction(seeds, _reached(children, seeds, direct))[0])
 
-    sets = np.zeros((len(nodes), n_draws), dtype=bool)
-    unmatched = 0
-    for number in np.unique(layer[seeds[:, 0]]):
-        inside = np.flatnonzero(layer == number)
-        chosen, rate = seeds[inside, 0], log_rate[inside]
-        for draw in range(n_draws):
-            shuffled = generator.permutation(len(rate))  # so that equal rates come in random order
-            order = shuffled[np.argsort(rate[shuffled], kind="stable")]
-            wanted = rate[order][chosen[order]]
-            _, picked = draw_within_caliper(
-                wanted, rate[order], generator, n_nearest=n_nearest, caliper=caliper, or_nearest=True
-            )
-            sets[inside[order[picked]], draw] = True
-        unmatched += n_without_equal(rate[chosen], rate[~chosen], caliper=caliper)
+    strata = strata_of(seeds[:, 0], layer, log_rate, block=block, caliper=caliper)
+    alone = seeds[:, 0] & ~strata.inside
+    sets = (strata.draws(n_draws, generator) | alone).T
     draws = _fraction(sets, _reached(children, sets, direct))
 
     rewired = np.zeros(n_rewired)
     chain = _rewirings(graph, nodes, source, target, n_rewired, generator, burn_in=burn_in, thinning=thinning)
     for draw, (a, b) in enumerate(chain):
         rewired[draw] = _fraction(seeds, _reached(_children(a, b, len(nodes)), seeds, direct))[0]
-    share = unmatched / int(seeds.sum())
+    share = strata.unmatched_share
     return RecruitmentNull(
         observed=observed,
         draws=draws,
-        p=Null(observed, draws).p if share <= max_unmatched else float("nan"),
+        p=Null(observed, draws, rounding=1e-12).p_two_sided if share <= max_unmatched else float("nan"),
         rewired=rewired,
         rewired_p=Null(observed, rewired).p,
         unmatched_share=share,

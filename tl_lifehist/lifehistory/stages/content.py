@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.effects import scored_losses
+from tl_lifehist.inference.exchange import without_slope
 from tl_lifehist.interventions import FeatureAblation
-from tl_lifehist.lifehistory.config import Alive, CarrierRule, Equals
+from tl_lifehist.lifehistory.config import Alive, CarrierRule, EqualFeatures
 from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
-from tl_lifehist.lifehistory.controls import draw_controls
+from tl_lifehist.lifehistory.controls import equals_of
 from tl_lifehist.lifehistory.history import History, knobs
 from tl_lifehist.models import HookedModel
 from tl_lifehist.nulls import Null
@@ -31,7 +32,7 @@ def content(
     hook_names: tuple[str, ...],
     alive: Alive,
     rule: CarrierRule,
-    equals: Equals,
+    equals: EqualFeatures,
     contexts: int,
     window: int,
     content_draws: int,
@@ -71,11 +72,18 @@ def content(
     if len(carriers):
         at_end = {h: classes[history.last, h] for h in hook_names}
         graph = history.graph(history.last)
-        others = {**knobs(equals, "n_nearest", "caliper"), **knobs(alive, "min_rate", "min_count")}
-        others |= {"n_draws": content_draws, "seed": seed}
-        text = test.head(load_tokens)
         tables["content"] = content_load(
-            inputs.model(history.last), history, rule, at_end, graph, text, equals.max_unmatched, others
+            inputs.model(history.last),
+            history,
+            rule,
+            at_end,
+            graph,
+            test.head(load_tokens),
+            max_unmatched=equals.max_unmatched,
+            n_draws=content_draws,
+            seed=seed,
+            **knobs(equals, "block", "caliper"),
+            **knobs(alive, "min_rate", "min_count"),
         )
     return tables
 
@@ -87,13 +95,17 @@ def content_load(
     classes: Mapping[str, Any],
     graph: nx.DiGraph,
     text: TokenSet,
+    *,
     max_unmatched: float,
-    draws_of: Mapping[str, Any],
+    n_draws: int,
+    seed: int,
+    **like: Any,
 ) -> pd.DataFrame:
-    """Each class's share of carriers, joint load and descendants, beside sets of equal mass from the other class.
+    """Each class's share of carriers, joint load and descendants; the load beside sets in which the class is exchanged
+    among features of equal mass.
 
     Args:
-        draws_of: keyword arguments of `draw_controls`.
+        like: keyword arguments of `equals_of`.
     """
     last = history.last
     saes, alive = history.saes_of(last), history.lineages.alive
@@ -111,14 +123,16 @@ def content_load(
         mine = {h: [f for f in c if classes[h][f] == name] for h, c in carriers.items()}
         others = {h: [int(f) for f in alive[last, h] if classes[h][f] != name] for h in carriers}
         count = sum(len(f) for f in mine.values())
-        pairs: list[tuple[float, float]] = []
+        compared, null = float("nan"), np.zeros(0)
         if count:
-            draws = draw_controls(history.final, mine, kind="mass", among=others, **draws_of)
-            if np.mean([d.unmatched_share for d in draws]) <= max_unmatched:
-                # where the other class is smaller, each draw compares equal parts of both
-                pairs = [(cost(d.carriers), cost(d.controls)) for d in draws if any(d.controls.values())]
-        compared, null = (np.array(side) for side in zip(*pairs, strict=True)) if pairs else (np.zeros(0), np.zeros(0))
-        alone = Null(float("nan"), null)
+            found = equals_of(history.final, mine, kind="mass", among=others, **like)
+            marked, sets = found.strata.marked, found.strata.draws(n_draws, np.random.default_rng(seed))
+            if marked.any() and found.strata.unmatched_share <= max_unmatched:
+                totals = found.totals(sets)
+                costs = np.array([cost(found.chosen(drawn)) for drawn in sets])
+                left = without_slope(cost(found.chosen(marked)), costs, float(found.totals(marked[None])[0]), totals)
+                compared, null = left.observed, left.draws
+        alone = Null(compared, null)
         n_class = sum(int((classes[h][alive[last, h]] == name).sum()) for h in carriers)
         rows.append(
             {
@@ -128,12 +142,12 @@ def content_load(
                 "share_of_alive": n_class / max(sum(len(alive[last, h]) for h in carriers), 1),
                 "share_of_carriers": count / total if total else float("nan"),
                 "joint_load": cost(mine) if count else float("nan"),
-                "compared_load": float(compared.mean()) if pairs else float("nan"),
+                "compared_load": compared,
                 "null_load_mean": alone.mean,
                 "null_load_low": alone.low,
                 "null_load_high": alone.high,
-                "null_draws": len(pairs),
-                "p": Null(0.0, null - compared).p,
+                "null_draws": alone.n,
+                "p": alone.p,
                 "share_of_descendants": sum(classes[h][f] == name for h, f in below) / len(below)
                 if below
                 else float("nan"),

@@ -12,6 +12,7 @@ import torch
 from tl_lifehist.dictionaries.protocol import decoder_directions
 from tl_lifehist.lifehistory import noise as levels
 from tl_lifehist.lifehistory.config import Alive, CarrierRule, Matching
+from tl_lifehist.lifehistory.direction import aligned_cosines
 from tl_lifehist.lifehistory.history import History, knobs
 from tl_lifehist.lifehistory.matching import match_features
 from tl_lifehist.lifehistory.profiles import FeatureProfiles
@@ -69,20 +70,24 @@ def noise(
 def direction_noise(
     history: History, at_end: Mapping[str, Mapping[str, FeatureProfiles]], same: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """S_fun and S_dir (D16) between two trainings of the last checkpoint's SAEs: level, s_fun, s_dir, n.
+    """S_fun and S_dir (D16) between two trainings of the last checkpoint's SAEs: level, hook_name, s_fun, s_dir,
+    s_dir_aligned, n.
 
     The model does not change and pairs are selected by their match as lineages are, so the gap is that of tracing
     alone.
     """
     rows = []
     for name in (name for name in at_end if name in ("data1", "init1")):
-        function, direction = [], []
         ours, theirs = history.saes_of(history.last), history.saes_of(history.last, name)
         for h in history.hook_names:
             match = match_features(history.final[h], at_end[name][h], **same)
-            a, b = (decoder_directions(sae[h], match.pairs[:, i].tolist()) for i, sae in enumerate((ours, theirs)))
-            direction += torch.nn.functional.cosine_similarity(a, b).tolist()
-            function += match.similarity.tolist()
-        mean = (float(np.mean(v)) if v else float("nan") for v in (function, direction))
-        rows.append((name.rstrip("1"), *mean, len(function)))
-    return pd.DataFrame(rows, columns=["level", "s_fun", "s_dir", "n"])
+            a, b = (
+                torch.nn.functional.normalize(decoder_directions(sae[h], match.pairs[:, i].tolist()).double(), dim=1)
+                .cpu()
+                .numpy()
+                for i, sae in enumerate((ours, theirs))
+            )
+            found = match.similarity, (a * b).sum(axis=1), aligned_cosines(a, b)
+            means = (float(v.mean()) if len(v) else float("nan") for v in found)
+            rows.append((name.rstrip("1"), h, *means, len(match.pairs)))
+    return pd.DataFrame(rows, columns=["level", "hook_name", "s_fun", "s_dir", "s_dir_aligned", "n"])

@@ -8,16 +8,18 @@ from typing import Any
 import networkx as nx
 import pandas as pd
 
-from tl_lifehist.lifehistory.config import Alive, CarrierRule, Containment, Equals
+from tl_lifehist.lifehistory.config import Alive, CarrierRule, Containment, EqualFeatures
 from tl_lifehist.lifehistory.containment import feature_roles
 from tl_lifehist.lifehistory.history import History, knobs
 from tl_lifehist.lifehistory.recruitment import can_be_parents, recruited_fraction, recruitment_null
 from tl_lifehist.lifehistory.stages.graphs import ORIENTATIONS
+from tl_lifehist.nulls import Null
 from tl_lifehist.stages import Inputs, Outputs
 
 ROLES = ("root", "mid", "leaf", "isolated")
 _RECRUITED = ("recruited", "recruited_direct", "recruited_with_carriers")
-_NONE = dict.fromkeys((*_RECRUITED, "null_mean", "null_low", "null_high", "rewired_mean", "p"), float("nan"))
+_NULL = ("null_mean", "null_low", "null_high", "null_sd", "unmatched_share", "rewired_mean", "p")
+_NONE = dict.fromkeys((*_RECRUITED, *_NULL), float("nan"))
 
 
 def recruitment(
@@ -28,7 +30,7 @@ def recruitment(
     alive: Alive,
     rule: CarrierRule,
     containment: Containment,
-    equals: Equals,
+    equals: EqualFeatures,
     n_draws: int,
     n_rewired: int,
     seed: int,
@@ -36,7 +38,7 @@ def recruitment(
     """Table `dag`: a row for each checkpoint and orientation."""
     history = History(inputs, steps, hook_names)
     null = {"n_draws": n_draws, "n_rewired": n_rewired, "seed": seed}
-    null |= knobs(equals, "n_nearest", "caliper", "max_unmatched")
+    null |= {"block": equals.rate_block, **knobs(equals, "caliper", "max_unmatched")}
     parents = {"min_rate": alive.min_rate, "min_firings": containment.min_firings}
     rows = []
     for step in steps:
@@ -72,6 +74,8 @@ def _recruited(graph: nx.DiGraph, carriers: Mapping[str, list[int]], null: Mappi
         "null_mean": drawn.mean,
         "null_low": drawn.low,
         "null_high": drawn.high,
+        "null_sd": Null(drawn.observed, drawn.draws).sd,
+        "unmatched_share": drawn.unmatched_share,
         "rewired_mean": drawn.rewired_mean,
         "p": drawn.p,
     }

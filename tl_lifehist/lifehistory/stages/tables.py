@@ -22,7 +22,10 @@ _COPIED = (
     ("graphs", "edges"),
     ("recruitment", "dag"),
     ("forecasts", "forecast"),
+    ("forecasts", "forecast_gain"),
     ("forecasts", "direction"),
+    ("forecasts", "direction_by_hook"),
+    ("forecasts", "survival_at_rate"),
     ("forecasts", "survival_by_entropy"),
     ("forecasts", "kaplan_meier"),
     ("noise", "direction_noise"),
@@ -69,6 +72,9 @@ def tables(
         single = found["single"]
         alone = single[single["carrier"]].groupby("content")["per_token"].agg(single_load="mean", n_single="size")
         found["content"] = found["content"].merge(alone.reset_index(), how="left", on="content")
+    hits = found["forecast"]["recall_at_k"] * found["forecast"]["n_positive"]
+    place = list(found["forecast"].columns).index("recall_top_decile") + 1
+    found["forecast"].insert(place, "recall_of_all", hits / len(carriers) if len(carriers) else np.nan)
     claims = make_claims(history.lineages, carriers, found, frozen_level, seed, verdicts=verdicts)
     found["claims"] = claims_table(claims)
     found["published"] = published_table(found, history.lineages, carriers)
@@ -93,9 +99,12 @@ def events_table(history: History, rematch: pd.DataFrame, onset_share: float) ->
     deaths["persistence_low"] = deaths["match_rate"] / deaths["floor_data"]
     deaths["persistence_high"] = deaths["match_rate"] / deaths["floor_init"]
     deaths["fraction_beyond_noise"] = deaths["fraction"] - (1 - deaths["floor_data"])
-    both = deaths[["hook_name", "step_from", "step_to", "n_alive"]].copy()
-    for column in ("count", "per_step", "per_log_step", "fraction"):
+    both = deaths[["hook_name", "step_from", "step_to"]].copy()
+    for column in ("count", "per_step", "per_log_step"):
         both[column] = births[column] + deaths[column]
+    # an event takes one of those alive before or adds one of those alive after, so no share exceeds 1
+    both["n_alive"] = births["n_alive"] + deaths["n_alive"]
+    both["fraction"] = (both["count"] / both["n_alive"]).where(both["n_alive"] > 0)
     parts = {"birth": births, "death": deaths, "both": both}
     events = pd.concat([table.assign(kind=kind) for kind, table in parts.items()], ignore_index=True)
     phases = [training_phase(step, history.last, onset_share=onset_share) for step in events["step_to"]]
