@@ -152,6 +152,9 @@ def sentence(claim: Claim, found: str, idea: str) -> Claim:
     figures = f"{claim.effect:.2g} [{claim.low:.2g}, {claim.high:.2g}]"
     if claim.verdict == BEYOND:
         return replace(claim, sentence=found.format(effect=figures, n=claim.n))
+    if claim.verdict == WITHIN and claim.p <= LEVEL:
+        others = f"p {claim.p:.3f} is not enough beside the other claims (q {claim.q:.3f})"
+        return replace(claim, sentence=f"Not certain that {idea}: {figures} {claim.unit}; {others}.")
     if claim.verdict == WITHIN:
         room = (
             f"; {claim.detectable:.2g} would be found four times out of five" if np.isfinite(claim.detectable) else ""

@@ -113,3 +113,19 @@ CLAIMS = Table(
     },
     "tables",
 )
+
+CALIBRATION = Table(
+    "calibration",
+    "How often the test of a claim rejects in planted worlds of the run's size.",
+    {
+        "id": text("of the claim"),
+        "effect": number("planted effect; 0: there is nothing, so that every rejection is false"),
+        "unit": text("of the effect"),
+        "n_worlds": integer("worlds"),
+        "n_tested": integer("worlds in which the claim is testable", "worlds"),
+        "rejected": number("of these, those in which the test rejects", "share"),
+        "low": number("2.5 % of it (Wilson)", "share"),
+        "high": number("97.5 % of it", "share"),
+    },
+    "calibration",
+)

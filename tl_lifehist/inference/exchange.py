@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +117,46 @@ def _blocks(items: Ints, ordered: Floats, block: int, caliper: float) -> list[In
         found.append(items[start:stop])
         start = stop
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """A cost of the marked set beside that of sets under exchange.
+
+    Attributes:
+        null: each less what its total explains.
+        observed: of the marked set, as it is.
+        costs: of the sets, as they are, `[draw]`.
+    """
+
+    null: Null
+    observed: float
+    costs: Floats
+
+
+def exchanged(
+    strata: Strata,
+    cost: Callable[[Bools], float],
+    n_draws: int,
+    rng: np.random.Generator,
+    *,
+    measure: Floats | None = None,
+) -> Exchanged:
+    """The cost of the marked items that have an equal, beside that of sets in which the label is exchanged.
+
+    Args:
+        strata: groups of equals.
+        cost: of a set, `[item]` of true and false.
+        n_draws: sets.
+        rng: makes every draw.
+        measure: what makes items equal, `[item]`; the straight line of the cost on its total is taken out. None where
+            all are equals.
+    """
+    marked, sets = strata.marked, strata.draws(n_draws, rng)
+    observed, costs = cost(marked), np.array([cost(drawn) for drawn in sets], dtype=float)
+    if measure is None:
+        return Exchanged(Null(observed, costs), observed, costs)
+    return Exchanged(without_slope(observed, costs, float(marked @ measure), sets @ measure), observed, costs)
 
 
 def without_slope(observed: float, draws: Floats, total: float, totals: Floats) -> Null:

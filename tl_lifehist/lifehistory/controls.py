@@ -48,10 +48,6 @@ class Equals:
             str(h): sorted(self.features[marked & (self.hook_names == h)].tolist()) for h in np.unique(self.hook_names)
         }
 
-    def totals(self, sets: Bools) -> NDArray[np.float64]:
-        """The measure summed over each set, `[set]`; zeros where there is none."""
-        return np.zeros(len(sets)) if self.measure is None else sets @ self.measure
-
     def smd(self, values: NDArray[np.float64]) -> float:
         """Standardised mean difference between the carriers tested and their equals, in the layer where it is largest.
 

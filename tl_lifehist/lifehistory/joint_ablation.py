@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tl_lifehist.dictionaries.protocol import Dictionary
 from tl_lifehist.effects import BATCH_SIZE, scored_losses
 from tl_lifehist.errors import InputError
-from tl_lifehist.inference.exchange import BLOCK, CALIPER, without_slope
+from tl_lifehist.inference.exchange import BLOCK, CALIPER, exchanged
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.controls import (
@@ -107,7 +107,8 @@ def joint_ablation(
         profiles: `{hook_name: FeatureProfiles}` at that checkpoint; they define alive, rate and mass.
         tokens: text to score.
         graph: a containment graph; adds count controls drawn among its roots, mids and leaves.
-        controls: of `CONTROLS`: "count", "rate", "mass", and what was registered.
+        controls: of `CONTROLS`: "count", "rate", "mass", "norm", and what was registered; may be empty beside `graph`
+            or `among`.
         n_draws: draws of each kind.
         mode: as in `FeatureAblation` ("mean" and "resample" need dictionaries with a reference).
         form: as in `FeatureAblation`.
@@ -121,13 +122,14 @@ def joint_ablation(
         max_p: largest p of the verdict "beyond".
         min_rate: of an alive feature.
         min_count: of an alive feature.
-        progress: called with 1 after each control.
+        progress: called with 1 before each ablation of a set.
 
     Raises:
         InputError: an empty carrier set, an unknown kind of control, a hook point without SAE or profile.
     """
     require_carriers(carriers)
-    CONTROLS.require(controls, "controls")
+    if controls or (graph is None and not among):
+        CONTROLS.require(controls, "controls")
     missing = [name for name in carriers if name not in saes or name not in profiles]
     if missing:
         raise InputError(
@@ -204,21 +206,21 @@ def _draws(
     equals: Equals, cost: Callable[[Chosen], float], n_draws: int, seed: int, progress: Callable[[int], Any] | None
 ) -> pd.DataFrame:
     """Costs of the sets under exchange, as they are and less what their total explains."""
-    marked = equals.strata.marked
-    sets = equals.strata.draws(n_draws, np.random.default_rng(seed))
-    observed, costs = cost(equals.chosen(marked)), np.zeros(n_draws)
-    for i, drawn in enumerate(sets):
-        costs[i] = cost(equals.chosen(drawn))
+
+    def counted(marked: NDArray[np.bool_]) -> float:
         if progress is not None:
             progress(1)
-    null = without_slope(observed, costs, float(equals.totals(marked[None])[0]), equals.totals(sets))
+        return cost(equals.chosen(marked))
+
+    rng = np.random.default_rng(seed)
+    found = exchanged(equals.strata, counted, n_draws, rng, measure=equals.measure)
     return pd.DataFrame(
         {
             "draw": np.arange(n_draws),
-            "delta_ce": costs,
-            "adjusted": null.draws,
-            "delta_ce_carriers": observed,
-            "adjusted_carriers": null.observed,
+            "delta_ce": found.costs,
+            "adjusted": found.null.draws,
+            "delta_ce_carriers": found.observed,
+            "adjusted_carriers": found.null.observed,
         }
     )
 

@@ -18,6 +18,7 @@ from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.costs import LifeHistoryCosts
 from tl_lifehist.lifehistory.given import GivenSAEs
 from tl_lifehist.lifehistory.history import sae_stage
+from tl_lifehist.lifehistory.stages.calibration import calibration
 from tl_lifehist.lifehistory.stages.content import content
 from tl_lifehist.lifehistory.stages.forecasts import forecasts
 from tl_lifehist.lifehistory.stages.graphs import graphs
@@ -149,7 +150,7 @@ class LifeHistoryStudy:
         traced = (*profiled, "lineages")
         again = tuple(sae_stage(last, name) for name in ("data1", "init1") if (last, name) in replicates)
         loads = tuple(f"load/{kind}" for kind in kinds)
-        joined = ("noise", "graphs", "recruitment", "singles", *loads, "content", "sweeps", "forecasts")
+        joined = ("noise", "graphs", "recruitment", "singles", *loads, "content", "sweeps", "forecasts", "calibration")
         stage, ablating, costs = self._stage, self._ablating, self._costs
         return [
             *check_stages(self.series, self.hook_names),
@@ -164,6 +165,7 @@ class LifeHistoryStudy:
             ablating("content", content, (*traced, "graphs"), costs.content()),
             stage("sweeps", sweeps, profiled, "sweeps of the thresholds"),
             stage("forecasts", forecasts, (*traced, *map(sae_stage, steps)), "forecast of carriers"),
+            stage("calibration", calibration, (*traced, "graphs"), "tests tried in planted worlds"),
             stage("tables", tables, (*traced, *joined), "tables and claims", cost=costs.tables()),
         ]
 

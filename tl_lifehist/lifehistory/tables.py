@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tl_lifehist.tables import CLAIMS, Column, Table, by_name, flag, integer, number, text
+from tl_lifehist.tables import CALIBRATION, CLAIMS, Column, Table, by_name, flag, integer, number, text
 
 WITH_CARRIERS = "the run has carriers"
 STEP = integer("checkpoint", "steps")
@@ -459,6 +459,7 @@ _LAST = by_name(
         },
         "tables",
     ),
+    CALIBRATION,
     CLAIMS,
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.effects import scored_losses
-from tl_lifehist.inference.exchange import without_slope
+from tl_lifehist.inference.exchange import exchanged
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.config import Alive, CarrierRule, EqualFeatures
 from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
@@ -126,12 +126,15 @@ def content_load(
         compared, null = float("nan"), np.zeros(0)
         if count:
             found = equals_of(history.final, mine, kind="mass", among=others, **like)
-            marked, sets = found.strata.marked, found.strata.draws(n_draws, np.random.default_rng(seed))
-            if marked.any() and found.strata.unmatched_share <= max_unmatched:
-                totals = found.totals(sets)
-                costs = np.array([cost(found.chosen(drawn)) for drawn in sets])
-                left = without_slope(cost(found.chosen(marked)), costs, float(found.totals(marked[None])[0]), totals)
-                compared, null = left.observed, left.draws
+            if found.strata.marked.any() and found.strata.unmatched_share <= max_unmatched:
+                beside = exchanged(
+                    found.strata,
+                    lambda marked, found=found: cost(found.chosen(marked)),
+                    n_draws,
+                    np.random.default_rng(seed),
+                    measure=found.measure,
+                )
+                compared, null = beside.null.observed, beside.null.draws
         alone = Null(compared, null)
         n_class = sum(int((classes[h][alive[last, h]] == name).sum()) for h in carriers)
         rows.append(

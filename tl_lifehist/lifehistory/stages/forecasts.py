@@ -21,7 +21,6 @@ from tl_lifehist.lifehistory.survival import (
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.stages import Inputs, Outputs
 
-
 NAN = float("nan")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tl_lifehist.claims import claims_table
+from tl_lifehist.inference.worlds import false_positives
 from tl_lifehist.lifehistory import noise
 from tl_lifehist.lifehistory.claims import make_claims
 from tl_lifehist.lifehistory.config import CarrierRule, Verdicts
@@ -13,6 +14,7 @@ from tl_lifehist.lifehistory.forecast import training_phase
 from tl_lifehist.lifehistory.history import History
 from tl_lifehist.lifehistory.lineages import Carriers
 from tl_lifehist.lifehistory.published import published_table
+from tl_lifehist.lifehistory.stages.calibration import measured_features
 from tl_lifehist.stages import Inputs, Outputs
 
 _COPIED = (
@@ -35,6 +37,7 @@ _COPIED = (
     ("content", "contexts"),
     ("content", "content"),
     ("sweeps", "sweeps"),
+    ("calibration", "calibration"),
 )
 
 
@@ -75,7 +78,8 @@ def tables(
     hits = found["forecast"]["recall_at_k"] * found["forecast"]["n_positive"]
     place = list(found["forecast"].columns).index("recall_top_decile") + 1
     found["forecast"].insert(place, "recall_of_all", hits / len(carriers) if len(carriers) else np.nan)
-    claims = make_claims(history.lineages, carriers, found, frozen_level, seed, verdicts=verdicts)
+    errs = false_positives(found["calibration"]) if len(found["calibration"]) else None
+    claims = make_claims(history.lineages, carriers, found, frozen_level, seed, verdicts=verdicts, false_positives=errs)
     found["claims"] = claims_table(claims)
     found["published"] = published_table(found, history.lineages, carriers)
     return {name: table for name, table in found.items() if len(table.columns)}
@@ -113,19 +117,7 @@ def events_table(history: History, rematch: pd.DataFrame, onset_share: float) ->
 
 def features_table(history: History, carriers: Carriers) -> pd.DataFrame:
     """Every alive feature at every checkpoint with its measures, lineage, roles and class."""
-    parts = []
-    for (step, h), profile in history.profiles.items():
-        alive = history.lineages.alive[step, h]
-        columns = {
-            name: getattr(profile, name)[alive] for name in ("firing_rate", "count", "entropy", "strength", "mass")
-        }
-        columns["vocabulary_entropy"] = profile.vocabulary_entropy[alive]
-        columns["top_token_share"] = profile.top_token_share()[alive]
-        parts.append(pd.DataFrame({"step": step, "hook_name": h, "feature": alive, **columns}))
-    table = pd.concat(parts, ignore_index=True)
-    keys = ["step", "hook_name", "feature"]
-    table = table.merge(history.lineages.to_dataframe()[[*keys, "lineage"]], on=keys, how="left")
-    table["carrier"] = table["lineage"].isin(carriers.lineages)
+    table, keys = measured_features(history, carriers), ["step", "hook_name", "feature"]
     table = table.merge(_read(history.inputs, "graphs", "roles"), on=keys, how="left")
     classes = _read(history.inputs, "content", "classes")
     return table.merge(classes, on=keys, how="left") if len(classes) else table.assign(content=None)
