@@ -44,7 +44,9 @@ def test_exchange_keeps_the_marked_of_every_group_and_leaves_the_others_out(seed
         assert (drawn[:, group].sum(axis=1) == labels[group].sum()).all()
         assert 0 < labels[group].sum() < len(group)
     assert not drawn[:, ~strata.inside].any()
-    assert strata.unmatched_share == pytest.approx(1 - (labels & strata.inside).sum() / labels.sum() if labels.any() else np.nan, nan_ok=True)
+    assert strata.unmatched_share == pytest.approx(
+        1 - (labels & strata.inside).sum() / labels.sum() if labels.any() else np.nan, nan_ok=True
+    )
 
 
 def test_every_place_of_a_group_is_taken_equally_often():
@@ -55,13 +57,16 @@ def test_every_place_of_a_group_is_taken_equally_often():
 
 def test_rows_move_within_their_block_only():
     order = shuffled_within([np.array([0, 2]), np.array([1, 3, 4])], 6, np.random.default_rng(1))
-    assert sorted(order[[0, 2]]) == [0, 2] and sorted(order[[1, 3, 4]]) == [1, 3, 4] and order[5] == 5
+    assert sorted(order[[0, 2]]) == [0, 2]
+    assert sorted(order[[1, 3, 4]]) == [1, 3, 4]
+    assert order[5] == 5
 
 
 def test_what_follows_from_the_total_by_a_line_is_taken_out():
     totals = np.arange(10.0)
     null = without_slope(3 * 20.0 + 1, 3 * totals + 1, 20.0, totals)
-    assert null.observed == pytest.approx(null.mean) and null.sd == pytest.approx(0)
+    assert null.observed == pytest.approx(null.mean)
+    assert null.sd == pytest.approx(0)
     # nothing to take out where all sets have one total
     flat = without_slope(5.0, np.array([1.0, 2.0]), 4.0, np.array([4.0, 4.0]))
     assert (flat.observed, flat.draws.tolist()) == (5.0, [1.0, 2.0])

@@ -15,7 +15,8 @@ from tl_lifehist.inference.increments import path_null
 def test_documents_of_unequal_length_weigh_by_their_positions():
     found = over_documents(np.array([10.0] * 8 + [0.0] * 8), np.array([10.0] * 8 + [30.0] * 8))
     assert found.mean == pytest.approx(0.25)
-    assert found.low < 0.25 < found.high and found.n == 16
+    assert found.low < 0.25 < found.high
+    assert found.n == 16
 
 
 def test_too_few_documents_or_no_scatter_are_not_tested():
@@ -71,7 +72,8 @@ def test_a_path_that_always_rises_is_as_rare_as_its_signs():
     null = path_null(np.arange(8.0))
     assert null.observed == pytest.approx(1)
     # of the 2^7 patterns only the one that falls throughout is as far out
-    assert null.p == pytest.approx(1 / 128) and null.p_two_sided == pytest.approx(2 / 128)
+    assert null.p == pytest.approx(1 / 128)
+    assert null.p_two_sided == pytest.approx(2 / 128)
     assert path_null(-np.arange(8.0)).observed == pytest.approx(-1)
     assert path_null(np.arange(6.0)).p_two_sided == pytest.approx(2 / 32)  # five increments: never below 0.05
 

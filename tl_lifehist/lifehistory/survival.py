@@ -40,7 +40,7 @@ class Cohort:
         reached: its lineage reaches the last checkpoint.
     """
 
-    hook_names: NDArray[np.str_]
+    hook_names: NDArray[np.generic]
     entropy: NDArray[np.float64]
     rate: NDArray[np.float64]
     reached: NDArray[np.bool_]

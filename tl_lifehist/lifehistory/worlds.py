@@ -100,7 +100,7 @@ class Ablated:
         n_draws: draws of each test.
     """
 
-    layers: NDArray[np.str_]
+    layers: NDArray[np.generic]
     mass: Floats
     odds: Floats
     equals: EqualFeatures
