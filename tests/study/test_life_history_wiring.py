@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,18 @@ from tl_lifehist.config import from_sections, options
 from tl_lifehist.dictionaries.protocol import decoder_directions
 from tl_lifehist.dictionaries.sae import TrainedSAE, init_seeds, train_at
 from tl_lifehist.effects import scored_losses
+from tl_lifehist.inference.exchange import without_slope
+from tl_lifehist.inference.worlds import rejections
 from tl_lifehist.lifehistory.config import LifeHistoryConfig
 from tl_lifehist.lifehistory.content import vocabulary_classes
 from tl_lifehist.lifehistory.control_kinds import CONTROLS
-from tl_lifehist.lifehistory.controls import draw_controls
+from tl_lifehist.lifehistory.controls import equals_of
+from tl_lifehist.lifehistory.direction import aligned_cosines, direction_by_hook
 from tl_lifehist.lifehistory.forecast import onset_step, training_phase
 from tl_lifehist.lifehistory.published import published_table
 from tl_lifehist.lifehistory.recruitment import can_be_parents
+from tl_lifehist.lifehistory.survival import onset_cohort, survival_at_equal_rate
+from tl_lifehist.lifehistory.worlds import life_history_worlds
 from tl_lifehist.metrics import fvu
 from tl_lifehist.seeds import derive_seed
 from tl_lifehist.stages import Inputs, Planned, plan
@@ -346,16 +351,15 @@ def test_seed_stable_features_are_found_again_from_all_other_weights(case):
 def test_the_noise_of_directions_is_between_two_trainings(case):
     rows = []
     for name in ("data1", "init1"):
-        function, direction = [], []
         for h in HOOKS:
             match = lh.match_features(case.final[h], case.profiles_at(case.last, name)[h], **case.alike)
-            a = decoder_directions(case.saes(case.last)[h])[match.pairs[:, 0]]
-            b = decoder_directions(case.saes(case.last, name)[h])[match.pairs[:, 1]]
-            function.append(match.similarity)
-            direction.append(torch.cosine_similarity(a, b).numpy())
-        fun, cosine = np.concatenate(function), np.concatenate(direction)
-        rows.append((name[:-1], fun.mean(), cosine.mean(), len(fun)))
-    same(case["noise"]["direction_noise"], pd.DataFrame(rows, columns=["level", "s_fun", "s_dir", "n"]), rtol=1e-5)
+            a = decoder_directions(case.saes(case.last)[h])[match.pairs[:, 0]].double()
+            b = decoder_directions(case.saes(case.last, name)[h])[match.pairs[:, 1]].double()
+            a, b = (torch.nn.functional.normalize(rows, dim=1).numpy() for rows in (a, b))
+            means = (match.similarity.mean(), (a * b).sum(axis=1).mean(), aligned_cosines(a, b).mean())
+            rows.append((name[:-1], h, *means, len(match.pairs)))
+    columns = ["level", "hook_name", "s_fun", "s_dir", "s_dir_aligned", "n"]
+    same(case["noise"]["direction_noise"], pd.DataFrame(rows, columns=columns), rtol=1e-5)
 
 
 # ----------------------------------------------------------------------------------- graphs and what they recruit
@@ -404,7 +408,7 @@ def test_what_carriers_recruit_stands_beside_its_nulls(case):
                     carriers,
                     n_draws=sets.n_draws,
                     n_rewired=sets.n_rewired,
-                    n_nearest=equals.n_nearest,
+                    block=equals.rate_block,
                     caliper=equals.caliper,
                     max_unmatched=equals.max_unmatched,
                     seed=case.seed,
@@ -412,7 +416,8 @@ def test_what_carriers_recruit_stands_beside_its_nulls(case):
                 fraction = partial(lh.lifehistory.recruited_fraction, graph, carriers)
                 row |= {"recruited": fraction(), "recruited_direct": fraction(direct=True)}
                 row |= {"recruited_with_carriers": fraction(count_carriers=True), "null_mean": null.mean}
-                row |= {"null_low": null.low, "null_high": null.high, "rewired_mean": null.rewired_mean, "p": null.p}
+                row |= {"null_low": null.low, "null_high": null.high, "null_sd": null.draws.std()}
+                row |= {"unmatched_share": null.unmatched_share, "rewired_mean": null.rewired_mean, "p": null.p}
             rows.append(row)
     same(case["recruitment"]["dag"], pd.DataFrame(rows))
     assert any("p" in row for row in rows)
@@ -470,6 +475,8 @@ def test_the_regression_of_loads(case):
         case.final,
         case.scored,
         n_sets=case.config.sampling.regression_sets,
+        set_share=case.config.sampling.regression_share,
+        n_bootstrap=case.config.verdicts.null_draws,
         **case.alive,
         seed=case.seed,
     )
@@ -477,39 +484,49 @@ def test_the_regression_of_loads(case):
 
 
 def test_the_joint_load_stands_beside_each_kind_of_controls(case):
-    equals, carriers = case.config.equals, case.carriers.at(case.last)
+    equals, carriers, sets = case.config.equals, case.carriers.at(case.last), case.config.control_sets
     streams = {"count": 0, "rate": 1, "mass": 2}
-    for kind in case.config.control_sets.controls:
-        found = lh.joint_ablation(
-            case.model(case.last),
-            case.saes(case.last),
-            carriers,
-            case.final,
-            case.scored,
-            controls=(kind,),
-            graph=case.graph(case.last) if kind == "count" else None,
-            among={"stable": case["noise"]["stable"]} if kind == "mass" else None,
-            n_draws=case.config.control_sets.n_draws,
-            n_nearest=equals.n_nearest,
-            caliper=equals.caliper,
-            max_unmatched=equals.max_unmatched,
-            max_smd=equals.max_smd,
-            max_p=case.config.verdicts.level,
-            **case.alive,
-            seed=derive_seed(case.seed, 17, streams[kind]) % 2**31,
-        )
-        assert found.delta_ce == pytest.approx(case.cost(carriers))
-        same(case[f"load/{kind}"]["load"], found.controls, rtol=MODEL)
+    described = {"count": {"graph": case.graph(case.last)}, "mass": {"among": {"stable": case["noise"]["stable"]}}}
+    for kind in sets.controls:
+
+        def beside(kinds: tuple[str, ...], n_draws: int, kind: str = kind, **more: Any) -> Any:
+            return lh.joint_ablation(
+                case.model(case.last),
+                case.saes(case.last),
+                carriers,
+                case.final,
+                case.scored,
+                controls=kinds,
+                n_draws=n_draws,
+                block=equals.block,
+                caliper=equals.caliper,
+                max_unmatched=equals.max_unmatched,
+                max_smd=equals.max_smd,
+                max_p=case.config.verdicts.level,
+                **case.alive,
+                seed=derive_seed(case.seed, 17, CONTROLS[kind].stream) % 2**31,
+                **more,
+            )
+
+        assert CONTROLS[kind].stream == streams.get(kind, CONTROLS[kind].stream)
+        tested = kind in ("count", "mass")
+        found = [beside((kind,), sets.n_draws if tested else sets.n_described)]
+        if kind in described:
+            found.append(beside((), sets.n_described, **described[kind]))
+        assert found[0].delta_ce == pytest.approx(case.cost(carriers))
+        draws = pd.concat([one.controls for one in found if len(one.controls)] or [found[0].controls])
+        same(case[f"load/{kind}"]["load"], draws, rtol=MODEL)
         whole = {
-            "delta_ce": found.delta_ce,
-            "delta_low": found.delta_ce_interval[0],
-            "delta_high": found.delta_ce_interval[1],
+            "delta_ce": found[0].delta_ce,
+            "delta_low": found[0].delta_ce_interval[0],
+            "delta_high": found[0].delta_ce_interval[1],
             "base_ce": case[f"profiles/step{case.last}"]["checkpoint"]["base_ce"],
             "n_scored": case.scored.n_scored,
         }
-        same(case[f"load/{kind}"]["load_summary"], found.balance.assign(**whole), rtol=MODEL)
+        balance = pd.concat([one.balance for one in found])
+        same(case[f"load/{kind}"]["load_summary"], balance.assign(**whole), rtol=MODEL)
         parts = {"count": ["count", "count_root", "count_mid", "count_leaf"], "mass": ["mass", "stable"]}
-        assert found.balance["kind"].tolist() == parts.get(kind, [kind])
+        assert balance["kind"].tolist() == parts.get(kind, [kind])
         assert whole["delta_low"] < whole["delta_ce"] < whole["delta_high"]
 
 
@@ -555,22 +572,19 @@ def test_a_classs_load_stands_beside_equal_masses_of_the_other(case):
 
         mine, n = of(carriers, True), sum(map(len, of(alive, True).values()))
         count = sum(map(len, mine.values()))
-        draws = draw_controls(
-            case.final,
-            mine,
-            kind="mass",
-            among=of(alive, False),
-            n_draws=case.config.sampling.content_draws,
-            n_nearest=case.config.equals.n_nearest,
-            caliper=case.config.equals.caliper,
-            **case.alive,
-            seed=case.seed,
-        )
-        fair = count > 0 and np.mean([d.unmatched_share for d in draws]) <= case.config.equals.max_unmatched
-        kept = [d for d in draws if fair and any(d.controls.values())]
-        own, null = (np.array([case.cost(getattr(d, side)) for d in kept]) for side in ("carriers", "controls"))
-        low, high = np.quantile(null, [0.025, 0.975]) if kept else (np.nan, np.nan)
-        n_compared += len(kept)
+        compared, null = np.nan, np.zeros(0)
+        if count:
+            like = {"block": case.config.equals.block, "caliper": case.config.equals.caliper, **case.alive}
+            equals = equals_of(case.final, mine, kind="mass", among=of(alive, False), **like)
+            sets = equals.strata.draws(case.config.sampling.content_draws, np.random.default_rng(case.seed))
+            marked_here = equals.strata.marked
+            if marked_here.any() and equals.strata.unmatched_share <= case.config.equals.max_unmatched:
+                costs = np.array([case.cost(equals.chosen(drawn)) for drawn in sets])
+                own = case.cost(equals.chosen(marked_here))
+                beside = without_slope(own, costs, float(equals.measure[marked_here].sum()), sets @ equals.measure)
+                compared, null = beside.observed, beside.draws
+        low, high = np.quantile(null, [0.025, 0.975]) if len(null) else (np.nan, np.nan)
+        n_compared += len(null)
         rows.append(
             {
                 "content": name,
@@ -579,12 +593,12 @@ def test_a_classs_load_stands_beside_equal_masses_of_the_other(case):
                 "share_of_alive": n / sum(map(len, alive.values())),
                 "share_of_carriers": count / len(marked),
                 "joint_load": case.cost(mine) if count else np.nan,
-                "compared_load": own.mean() if kept else np.nan,
-                "null_load_mean": null.mean() if kept else np.nan,
+                "compared_load": compared,
+                "null_load_mean": null.mean() if len(null) else np.nan,
                 "null_load_low": low,
                 "null_load_high": high,
-                "null_draws": len(kept),
-                "p": (1 + (null >= own).sum()) / (len(kept) + 1) if kept else np.nan,
+                "null_draws": len(null),
+                "p": (1 + (null >= compared).sum()) / (len(null) + 1) if len(null) else np.nan,
                 "share_of_descendants": sum(classes[case.last, h][f] == name for h, f in below) / len(below),
             }
         )
@@ -600,29 +614,55 @@ def test_sweeps_change_one_setting_each(case):
         traced = lh.trace_lineages(case.profiles if of is None else of, **{**case.traced, **changed})
         return len(traced.carriers(**case.rule))
 
-    n, ids = case.config.sampling.frequent_ids, case.test.row_tokens
+    sweep, ids = case.config.sweep, case.test.row_tokens
+    n = sweep.frequent_ids
     ranked = sorted(range(int(ids.max()) + 1), key=lambda i: -int((ids == i).sum()))
     rare = {key: profile.select_rows(~np.isin(ids, ranked[:n])) for key, profile in case.profiles.items()}
     order = [case.steps[i] for i in np.random.default_rng(case.seed).permutation(len(case.steps))]
     assert order != list(case.steps)
     mixed = {(s, h): case.profiles[other, h] for s, other in zip(case.steps, order, strict=True) for h in HOOKS}
     first, last = (case.final[h] for h in HOOKS)
+    per_rate = case.config.alive.min_count / case.config.alive.min_rate
+    carriers, block = case.carriers.at(case.last), case.config.equals.block
+    documents = pd.factorize(case.test.row_documents, sort=True)[0]
+    place = np.random.default_rng(case.seed).permutation(documents.max() + 1)
+    moved = replace(first, acts=first.acts[np.argsort(place[documents], kind="stable")].tocsc())
     rows = [
         ("all at their defaults", "", "carriers", len(case.carriers)),
-        *(("min_similarity", str(v), "carriers", count(min_similarity=v)) for v in (0.3, 0.4, 0.6, 0.7)),
-        ("min_rate", "0.0001", "carriers", count(min_rate=0.0001, min_count=5)),
-        ("min_rate", "0.01", "carriers", count(min_rate=0.01, min_count=500)),
+        *(
+            ("min_snapshots", str(k), "carriers", len(case.lineages.carriers(**{**case.rule, "min_snapshots": k})))
+            for k in range(1, 4)
+        ),
+        *(("min_similarity", str(v), "carriers", count(min_similarity=v)) for v in sweep.similarities),
+        *(("min_rate", f"{r:g}", "carriers", count(min_rate=r, min_count=round(per_rate * r))) for r in sweep.rates),
         ("method", "dense", "carriers", count(method="dense")),
         ("transformed band", "0.2", "carriers", count(transformed=0.2)),
         ("max_gap", "1", "carriers", count(max_gap=1)),
         (f"without the {n} most frequent ids", "", "carriers", count(rare)),
         *(
-            ("min_containment", str(v), "edges", case.graph(case.last, min_containment=v).number_of_edges())
-            for v in (0.5, 0.7, 0.8, 0.9, 0.95)
+            (
+                "caliper",
+                str(v),
+                "carriers with an equal of mass",
+                1
+                - equals_of(
+                    case.final, carriers, kind="mass", block=block, caliper=v, **case.alive
+                ).strata.unmatched_share,
+            )
+            for v in sweep.calipers
         ),
-        *(("min_lift", str(v), "edges", case.graph(case.last, min_lift=v).number_of_edges()) for v in (1.5, 2.0, 5.0)),
+        *(
+            (name, f"{v:g}", "edges", case.graph(case.last, **{name: v}).number_of_edges())
+            for name, values in (
+                ("min_containment", sweep.containments),
+                ("min_lift", sweep.lifts),
+                ("max_p", sweep.edge_ps),
+            )
+            for v in values
+        ),
         ("checkpoint order shuffled", "", "carriers", count(mixed)),
         ("rows shuffled", "", "match rate", lh.match_features(first, first.permuted(case.seed), **case.alike).rate),
+        ("documents shuffled", "", "match rate", lh.match_features(first, moved, **case.alike).rate),
         ("another layer", "", "match rate", lh.match_features(first, last, **case.alike).rate),
     ]
     same(case["sweeps"]["sweeps"], pd.DataFrame(rows, columns=["parameter", "value", "quantity", "result"]))
@@ -646,8 +686,14 @@ def test_the_forecast_is_from_the_onset_by_the_studys_settings(case):
         n_repeats=forecast.n_repeats,
         n_permutations=forecast.n_permutations,
         inverse_penalty=forecast.inverse_penalty,
+        n_draws=case.config.control_sets.n_draws,
+        n_bootstrap=case.config.verdicts.null_draws,
+        block=case.config.equals.rate_block,
+        caliper=case.config.equals.caliper,
         seed=case.seed,
     )
+    assert found.gain is not None
+    same(case["forecasts"]["forecast_gain"], pd.DataFrame([asdict(found.gain)]))
     same(case["forecasts"]["forecast"], found.to_dataframe().assign(onset=found.onset, reason=found.reason or ""))
     assert found.reason is None
     assert "decoder geometry" in set(found.baselines["predictor"])
@@ -664,6 +710,35 @@ def test_function_direction_and_survival(case):
         case.profiles, case.lineages, n_groups=case.config.forecast.n_groups, **onset_of(case)
     )
     same(held["survival_by_entropy"], survival)
+    by_hook = direction_by_hook(case.profiles, case.lineages, case.all_saes)
+    same(held["direction_by_hook"], by_hook, rtol=MODEL)
+    cohort = onset_cohort(case.profiles, case.lineages, **onset_of(case))
+    equals = case.config.equals
+    null = survival_at_equal_rate(
+        cohort,
+        block=equals.rate_block,
+        caliper=equals.caliper,
+        n_draws=draws,
+        seed=derive_seed(case.seed, 23),
+    )
+    low, high = np.quantile(null.draws - null.draws.mean(), [0.025, 0.975])
+    effect = null.observed - null.draws.mean()
+    row = {"difference": effect, "low": effect - high, "high": effect - low, "p": null.p}
+    row |= {"detectable": null.detectable, "n": len(cohort.rate), "n_survived": int(cohort.reached.sum())}
+    same(held["survival_at_rate"], pd.DataFrame([row]), rtol=1e-9)
+
+
+def test_the_tests_are_tried_in_worlds_of_this_run(case):
+    tables = {name: case.run.table(name) for name in ("features", "edges")}
+    onset = int(case.run.table("forecast")["onset"].iloc[0])
+    n_draws, verdicts = case.config.control_sets.n_draws, case.config.verdicts
+    worlds = life_history_worlds(tables, equals=case.config.equals, onset=onset, n_draws=n_draws)
+    expected = rejections(worlds, n_worlds=verdicts.worlds, level=verdicts.level, seed=derive_seed(case.seed, 29))
+    same(case["calibration"]["calibration"], expected)
+    errs = dict(zip(expected["id"], expected["rejected"], strict=True))
+    found = case.run.claims.set_index("id")["false_positives"].dropna().to_dict()
+    made = set(case.run.claims["id"])
+    assert found == {name: share for name, share in errs.items() if np.isfinite(share) and name in made}
 
 
 # ------------------------------------------------------------------------------------------------------ tables
@@ -676,18 +751,27 @@ COPIED = {
     "singles": ("ablation_parts", "ablation_regression"),
     "content": ("contexts",),
     "sweeps": ("sweeps",),
-    "forecasts": ("forecast", "direction", "survival_by_entropy", "kaplan_meier"),
+    "forecasts": (
+        *("forecast_gain", "direction", "direction_by_hook", "survival_by_entropy", "survival_at_rate"),
+        "kaplan_meier",
+    ),
+    "calibration": ("calibration",),
 }
 
 
 def test_tables_of_stages_are_the_runs(case):
     made = {"claims", "published", "events", "features", "carriers", "checkpoints", "load", "load_summary", "single"}
+    made |= {"forecast"}
     for stage, names in COPIED.items():
         for name in names:
             same(case.run.table(name), case[stage][name])
     for name in ("load", "load_summary"):
         kinds = case.config.control_sets.controls
         same(case.run.table(name), pd.concat([case[f"load/{kind}"][name] for kind in kinds]))
+    forecast = case["forecasts"]["forecast"]
+    recalled = forecast["recall_at_k"] * forecast["n_positive"] / len(case.carriers)
+    same(case.run.table("forecast").drop(columns="recall_of_all"), forecast)
+    same(case.run.table("forecast")[["recall_of_all"]], recalled.to_frame("recall_of_all"))
     copied = {name for names in COPIED.values() for name in names}
     assert set(case.run.tables) == {*made, *copied, "content"}
 
@@ -765,12 +849,14 @@ def test_the_table_of_events(case):
     alike = ["hook_name", "step_from", "step_to", "count", "n_alive", "fraction", "per_step", "per_log_step"]
     births, deaths = lineages.births(), lineages.deaths()
     both = deaths.copy()
-    for column in ("count", "fraction", "per_step", "per_log_step"):
+    for column in ("count", "n_alive", "per_step", "per_log_step"):
         both[column] = births[column] + deaths[column]
+    both["fraction"] = both["count"] / both["n_alive"]
     for kind, expected in (("birth", births), ("death", deaths), ("both", both)):
         same(table.loc[table["kind"] == kind, alike], expected[alike])
-    share = case.config.forecast.onset_share
-    assert table["phase"].tolist() == [training_phase(s, case.last, onset_share=share) for s in table["step_to"]]
+    shares = {"onset_share": case.config.forecast.onset_share}
+    shares["phase_two_share"] = case.config.verdicts.phase_two_share
+    assert table["phase"].tolist() == [training_phase(s, case.last, **shares) for s in table["step_to"]]
     for row in table[table["kind"] == "death"].to_dict("records"):
         data, init = (floor_of(case, row["hook_name"], row["step_from"], level) for level in ("data", "init"))
         rate = 1 - row["count"] / len(lineages.alive[row["step_from"], row["hook_name"]])
@@ -806,57 +892,75 @@ def test_single_features_and_classes_are_joined(case):
 # ------------------------------------------------------------------------------------------------------ claims
 
 
+HEADLINES = (
+    "load.count", "load.mass", "recruitment.container", "forecast.beyond_rate", "survival.entropy", "events.early",
+    "features.change", "direction.function_first",
+)  # fmt: skip
+FIGURES = ("observed", "null", "effect", "low", "high", "p", "n", "detectable")
+
+
 def says(case: Case, claim_id: str, **expected: Any) -> None:
-    """The claim has these figures, and none where nothing is said."""
+    """The claim has these figures, and none where nothing is said; its verdict follows from q."""
     row = case.claim(claim_id)
-    wanted = {**dict.fromkeys(("null", "low", "high", "p"), np.nan), **expected}
-    numbers = {name: row[name] for name in wanted if name != "verdict"}
-    assert numbers == pytest.approx({n: v for n, v in wanted.items() if n != "verdict"}, rel=1e-9, nan_ok=True), (
-        claim_id
-    )
-    assert row["verdict"] == wanted["verdict"], claim_id
+    wanted = {**dict.fromkeys(("null", "effect", "low", "high", "p"), np.nan), **expected}
+    found = {name: row[name] for name in wanted}
+    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-12, nan_ok=True), claim_id
+    assert row["headline"] == (claim_id in HEADLINES)
+    if claim_id not in HEADLINES:
+        assert row["verdict"] == "descriptive"
+        assert np.isnan([row["p"], row["q"]]).all()
+    elif np.isnan(row["p"]):
+        assert (row["verdict"], np.isnan(row["q"])) == ("not testable", True)
+    else:
+        assert row["verdict"] == ("beyond" if row["q"] <= case.config.verdicts.level else "within")
 
 
-def verdict(beyond: Any) -> str:
-    return "beyond" if beyond else "within"
-
-
-def spread(draws: Any) -> dict[str, float]:
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return {"null": float(np.mean(draws)), "low": low, "high": high}
-
-
-def p_of(case: Case, claim_id: str, observed: float, draws: np.ndarray) -> float:
-    """The claim's p, which is that of these draws; the last bits of equal sums decide on ties."""
-    near = np.abs(draws - observed) < 1e-9
-    above, p = (draws[~near] > observed).sum(), case.claim(claim_id)["p"]
-    assert (1 + above) / (len(draws) + 1) - 1e-12 <= p <= (1 + above + near.sum()) / (len(draws) + 1) + 1e-12
-    return p
+def beside(observed: float, draws: Any) -> dict[str, float]:
+    """Effect of a value beside draws, with their spread around it."""
+    draws = np.asarray(draws, dtype=float)
+    low, high = np.quantile(draws - draws.mean(), [0.025, 0.975])
+    effect = observed - draws.mean()
+    return {"observed": observed, "null": draws.mean(), "effect": effect, "low": effect - high, "high": effect - low}
 
 
 def test_every_claim_is_looked_at_here(case):
-    ends = ["chance", "frozen"]
-    wanted = {*(f"carriers.{end}" for end in ends), "carriers.present_at_onset", "events.early_rate"}
+    untested = {f"load.{kind}" for kind in ("count", "mass")} - {
+        f"load.{kind}" for kind in case.config.control_sets.controls
+    }
+    wanted = {*HEADLINES} - untested
+    wanted |= {"carriers.chance", "carriers.frozen", "carriers.present_at_onset", "recruitment.depth"}
     wanted |= {f"features.change.{a}_{b}" for a, b in zip(case.steps, case.steps[1:], strict=False)}
     wanted |= {f"load.{kind}" for kind in case.run.table("load_summary")["kind"]}
     parts = set(case.run.table("ablation_parts")["part"]) - {"joint", *HOOKS}
     wanted |= {f"load.joint_against.{part.replace(' ', '_')}" for part in parts} | {"load.regression", "single.roles"}
-    wanted |= {"recruitment.container", "recruitment.depth", "forecast.labels", "forecast.rate"}
-    wanted |= {"direction.function_first", "survival.entropy", "content.infrastructure", "content.legible"}
-    assert set(case.run.claims["id"]) == wanted
-    assert case.run.claims["claim"].is_unique
+    wanted |= {"content.infrastructure", "content.legible"}
+    claims = case.run.claims
+    assert set(claims["id"]) == wanted
+    assert claims["claim"].is_unique
+    tested = set(case.run.table("load_summary")["kind"]) & {"count", "mass"}
+    headlines = [name for name in HEADLINES if not name.startswith("load.") or name[5:] in tested]
+    assert claims.loc[claims["headline"], "id"].tolist() == [
+        *(f"load.{kind}" for kind in case.run.table("load_summary")["kind"] if kind in tested),
+        *(name for name in headlines if not name.startswith("load.")),
+    ]
+    assert (claims["sentence"] != "").tolist() == claims["headline"].tolist()
+
+
+def test_headline_claims_are_controlled_together(case):
+    claims = case.run.claims
+    tested = claims[claims["p"].notna()]
+    p = tested["p"].to_numpy()
+    order = np.argsort(p)
+    adjusted = np.minimum.accumulate((p[order] * len(p) / np.arange(1, len(p) + 1))[::-1])[::-1]
+    np.testing.assert_allclose(tested["q"].to_numpy()[order], np.minimum(adjusted, 1))
 
 
 def test_claims_on_the_number_of_carriers(case):
-    level, nulls = case.config.verdicts.level, case["noise"]["nulls"]
+    nulls = case["noise"]["nulls"]
     n, count = sum(len(case.lineages.alive[case.last, h]) for h in HOOKS), len(case.carriers)
-    unrelated = nulls.loc[nulls["null"] == "unrelated", "carriers"]
-    says(case, "carriers.chance", observed=count, n=n, verdict=verdict(count > unrelated.max()), **spread(unrelated))
-    frozen = nulls.loc[nulls["null"] == "frozen", "carriers"]
-    p = min(
-        1, 2 * min((1 + (frozen >= count).sum()) / (len(frozen) + 1), (1 + (frozen <= count).sum()) / (len(frozen) + 1))
-    )
-    says(case, "carriers.frozen", observed=count, n=n, p=p, verdict=verdict(p <= level), **spread(frozen))
+    for name, null in (("chance", "unrelated"), ("frozen", "frozen")):
+        draws = nulls.loc[nulls["null"] == null, "carriers"]
+        says(case, f"carriers.{name}", n=n, **beside(count, draws))
 
 
 def test_the_claim_on_carriers_at_the_onset(case):
@@ -866,44 +970,37 @@ def test_the_claim_on_carriers_at_the_onset(case):
     there, end = (set(table.loc[table["step"] == step, "lineage"]) for step in (onset, case.last))
     carriers = set(case.carriers.lineages.tolist())
     observed, null = len(carriers & there) / len(carriers), len(end & there) / len(end)
-    says(case, "carriers.present_at_onset", observed=observed, null=null, n=len(carriers), verdict="not testable")
+    figures = {"observed": observed, "null": null, "effect": observed - null}
+    says(case, "carriers.present_at_onset", n=len(carriers), **figures)
     assert f"step {onset};" in case.claim("carriers.present_at_onset")["note"]
 
 
-def test_claims_that_draw_do_so_from_the_studys_seed(case):
-    """Early rate, change between checkpoints and roles, in the order in which they draw."""
-    verdicts, rng = case.config.verdicts, np.random.default_rng(case.seed)
-    transitions = list(zip(case.steps, case.steps[1:], strict=False))
-    ends, tables = case.lineages.summary(), (case.lineages.births(), case.lineages.deaths())
-    counts = np.array([sum(t.loc[t["step_to"] == end, "count"].sum() for t in tables) for _, end in transitions])
-    length = np.array([end - start for start, end in transitions])
-    early = np.array([end <= max(verdicts.early_share * case.last, case.steps[1]) for _, end in transitions])
+def test_the_claim_on_early_transitions(case):
+    """Two hook points have no spread to test by; the figures are there."""
+    both = case.run.table("events").query("kind == 'both'")
+    early = both["step_to"] <= max(case.config.verdicts.early_share * case.last, case.steps[1])
+    assert 0 < early.sum() < len(early)
+    mean = {when: both[inside].groupby("hook_name")["fraction"].mean() for when, inside in ((1, early), (0, ~early))}
+    observed, null = mean[1].mean(), mean[0].mean()
+    says(case, "events.early", observed=observed, null=null, effect=observed - null, n=2)
 
-    def ratio(events: Any) -> float:
-        later = events[~early].sum() / length[~early].sum()
-        return events[early].sum() / length[early].sum() / later if later else np.nan
 
-    each = np.array(
-        [[(b == end) + (d == end) for _, end in transitions] for b, d in zip(ends["birth"], ends["death"], strict=True)]
-    )
-    weights = rng.multinomial(len(ends), np.full(len(ends), 1 / len(ends)), size=verdicts.null_draws)
-    low, high = np.nanquantile([ratio(w @ each) for w in weights], [0.025, 0.975])
-    null = ratio(np.ones(len(length)))
-    says(case, "events.early_rate", observed=ratio(counts), null=null, n=counts.sum(), verdict=verdict(low > null))
-    assert f"95 % interval {low:.1f} to {high:.1f} over lineages" in case.claim("events.early_rate")["note"]
-
+def test_claims_on_change_between_checkpoints(case):
     level = "init" if case.config.sae.init == "independent" else "data"
-    for start, end in transitions:
-        sizes = np.array([len(case.lineages.alive[start, h]) for h in HOOKS])
-        died = tables[1].query("step_from == @start")["count"].sum()
-        floors = np.array([floor_of(case, h, start, level) for h in HOOKS])
-        matched = rng.binomial(sizes, floors, size=(verdicts.null_draws, len(HOOKS))).sum(axis=1)
-        draws, observed = 1 - matched / sizes.sum(), died / sizes.sum()
-        claim_id = f"features.change.{start}_{end}"
-        p = p_of(case, claim_id, observed, draws)
-        decided = verdict(p <= verdicts.level)
-        says(case, claim_id, observed=observed, n=sizes.sum(), p=p, verdict=decided, **spread(draws))
+    rates, floors = {}, {}
+    for start, end in zip(case.steps, case.steps[1:], strict=False):
+        deaths = case.lineages.deaths().query("step_from == @start").set_index("hook_name")
+        rates[start] = {h: 1 - deaths["fraction"][h] for h in HOOKS}
+        floors[start] = {h: floor_of(case, h, start, level) for h in HOOKS}
+        rate, floor = (np.mean(list(of[start].values())) for of in (rates, floors))
+        figures = {"observed": 1 - rate, "null": 1 - floor, "effect": floor - rate}
+        says(case, f"features.change.{start}_{end}", n=2, **figures)
+    rate, floor = (np.mean([list(one.values()) for one in of.values()]) for of in (rates, floors))
+    says(case, "features.change", observed=1 - rate, null=1 - floor, effect=floor - rate, n=2)
 
+
+def test_the_claim_on_roles_draws_from_the_studys_seed(case):
+    verdicts, rng = case.config.verdicts, np.random.default_rng(case.seed)
     single = case.run.table("single")
     single = single[single["sampled"] & single["role"].isin(["root", "mid", "leaf"])].dropna(subset=["per_firing"])
     rank, layer = single["per_firing"].rank().to_numpy(), single["hook_name"].to_numpy()
@@ -920,91 +1017,93 @@ def test_claims_that_draw_do_so_from_the_studys_seed(case):
         draws.append(epsilon(roles))
     observed = epsilon(single["role"].to_numpy())
     assert observed == pytest.approx(lh.lifehistory.compare_roles(single)["epsilon_squared"])
-    p = p_of(case, "single.roles", observed, np.array(draws))
-    decided = verdict(p <= verdicts.level)
-    says(case, "single.roles", observed=observed, n=len(single), p=p, verdict=decided, **spread(draws))
+    says(case, "single.roles", n=len(single), **beside(observed, draws))
 
 
 def test_claims_on_loads_are_the_loads(case):
     summary = case.run.table("load_summary")
     for row in summary.to_dict("records"):
-        compared = row["n_draws"] > 0
-        figures = {"null": row["control_mean"], "low": row["low"], "high": row["high"], "p": row["p"]}
-        observed, n = row["carriers"] if compared else row["delta_ce"], case.scored.n_scored
-        decided = verdict(row["p"] <= case.config.verdicts.level) if compared else "not testable"
-        says(case, f"load.{row['kind']}", observed=observed, n=n, verdict=decided, **figures)
+        claim_id, tested = f"load.{row['kind']}", row["kind"] in ("count", "mass")
+        if row["n_draws"] == 0:
+            says(case, claim_id, observed=row["delta_ce"], n=row["n_equals"])
+            continue
+        figures = {"observed": row["carriers"], "null": row["control_mean"], "low": row["low"], "high": row["high"]}
+        figures |= {"effect": row["carriers"] - row["control_mean"], "p": row["p"] if tested else np.nan}
+        says(case, claim_id, n=row["n_equals"], detectable=row["detectable"], **figures)
     cost = case.run.table("ablation_parts").set_index("part")["delta_ce"]
     n = sum(map(len, case.carriers.at(case.last).values()))
     for part in set(cost.index) - {"joint", *HOOKS}:
         name = f"load.joint_against.{part.replace(' ', '_')}"
-        says(case, name, observed=cost["joint"], null=cost[part], n=n, verdict="not testable")
+        says(case, name, observed=cost["joint"], null=cost[part], effect=cost["joint"] - cost[part], n=n)
     line = case.run.table("ablation_regression").set_index("term").loc["carriers"]
-    n, beyond = case.config.sampling.regression_sets, verdict(line["low"] > 0)
-    says(case, "load.regression", observed=line["coefficient"], null=0.0, n=n, verdict=beyond)
+    figures = {"observed": line["coefficient"], "effect": line["coefficient"], "low": line["low"], "high": line["high"]}
+    says(case, "load.regression", null=0.0, n=case.config.sampling.regression_sets, **figures)
 
 
 def test_claims_on_recruitment_are_of_the_last_checkpoint(case):
     dag = case.run.table("dag").query("step == @case.last").set_index("orientation")
     for orientation in ORIENTATIONS:
         row = dag.loc[orientation]
-        figures = {"null": row["null_mean"], "low": row["null_low"], "high": row["null_high"], "p": row["p"]}
-        testable = np.isfinite(row["p"])
-        decided = verdict(row["p"] <= case.config.verdicts.level) if testable else "not testable"
-        figures = figures if testable else {}
-        says(
-            case, f"recruitment.{orientation}", observed=row["recruited"], n=row["n_nodes"], verdict=decided, **figures
-        )
+        effect, null = row["recruited"] - row["null_mean"], row["null_mean"]
+        figures = {"observed": row["recruited"], "null": null, "effect": effect, "n": row["n_carriers"]}
+        figures |= {"low": effect + null - row["null_high"], "high": effect + null - row["null_low"]}
+        says(case, f"recruitment.{orientation}", p=row["p"] if orientation == "container" else np.nan, **figures)
 
 
-def test_claims_on_the_forecast(case):
-    table = case.run.table("forecast").set_index("predictor")
-    own, labels, rate = table.iloc[0], table.loc["label permutation"], table.loc["log firing rate"]
-    for name, rival, beyond in (
-        ("labels", labels, own["auc"] > labels["high"]),
-        ("rate", rate, rate["gain_low"] > 0),
-    ):
-        figures = {"null": rival["auc"], "low": rival["low"], "high": rival["high"], "n": own["n"]}
-        says(case, f"forecast.{name}", observed=own["auc"], verdict=verdict(beyond), **figures)
+def test_the_claim_on_the_forecast(case):
+    table, gain = case.run.table("forecast").set_index("predictor"), case.run.table("forecast_gain").iloc[0]
+    own, rate = table.loc["rate, layer, entropy, containment, strength", "auc"], table.loc["rate and layer", "auc"]
+    assert gain["gain"] == pytest.approx(own - rate)
+    figures = {"observed": own, "null": rate, "effect": gain["gain"], "low": gain["low"], "high": gain["high"]}
+    says(case, "forecast.beyond_rate", p=gain["p"], n=gain["n"], **figures)
 
 
 def test_the_claim_on_function_and_direction(case):
-    table = case.run.table("direction")
-    early = table[(table["step"] < case.last) & (table["n"] >= case.config.verdicts.min_lineages)]
-    row, level = early.iloc[0], "init" if case.config.sae.init == "independent" else "data"
-    noise = case.run.table("direction_noise").set_index("level").loc[level]
-    null, low = noise["s_fun"] - noise["s_dir"], row["s_fun_low"] - row["s_dir_high"]
-    observed = row["s_fun"] - row["s_dir"]
-    says(case, "direction.function_first", observed=observed, null=null, n=row["n"], verdict=verdict(low > null))
+    table = case.run.table("direction_by_hook")
+    total = table[table["step"] < case.last].groupby("step")["n"].sum()
+    step = total[total >= case.config.verdicts.min_lineages].index[0]
+    level = "init" if case.config.sae.init == "independent" else "data"
+    noise = case.run.table("direction_noise")
+    noise = noise[noise["level"] == level].set_index("hook_name")
+    here = table[table["step"] == step].set_index("hook_name")
+    gap, floor = (one["s_fun"] - one["s_dir_aligned"] for one in (here, noise))
+    figures = {"observed": gap.mean(), "null": floor.mean(), "effect": (gap - floor).mean(), "n": 2}
+    says(case, "direction.function_first", **figures)
 
 
 def test_the_claim_on_survival(case):
-    table = case.run.table("survival_by_entropy")
-    low, high = table.iloc[0], table.iloc[-1]
-    null = high["survival_by_rate"] - low["survival_by_rate"]
-    beyond = verdict(high["low"] - low["high"] > null)
-    n = table["n"].sum()
-    says(case, "survival.entropy", observed=high["survival"] - low["survival"], null=null, n=n, verdict=beyond)
+    row = case.run.table("survival_at_rate").iloc[0]
+    figures = {name: row[name] for name in ("low", "high", "p", "n", "detectable")}
+    says(case, "survival.entropy", observed=row["difference"], null=0.0, effect=row["difference"], **figures)
 
 
 def test_claims_on_content(case):
     for row in case.run.table("content").to_dict("records"):
         claim_id, n = f"content.{row['content']}", row["n_carriers"]
         if row["null_draws"] == 0:
-            says(case, claim_id, observed=row["joint_load"], n=n, verdict="not testable")
+            says(case, claim_id, observed=row["joint_load"], n=n)
             continue
-        bounds = {"null": row["null_load_mean"], "low": row["null_load_low"], "high": row["null_load_high"]}
-        decided = verdict(row["p"] <= case.config.verdicts.level)
-        says(case, claim_id, observed=row["compared_load"], n=n, p=row["p"], verdict=decided, **bounds)
+        compared, null = row["compared_load"], row["null_load_mean"]
+        bounds = {"low": compared - row["null_load_high"], "high": compared - row["null_load_low"]}
+        says(case, claim_id, observed=compared, null=null, effect=compared - null, n=n, **bounds)
 
 
 def test_published_figures_are_found_by_the_ids_of_claims(case):
     tables = {name: case.run.table(name) for name in case.run.tables if name != "published"}
     reworded = tables["claims"].assign(claim="something else", note="")
-    expected = published_table({**tables, "claims": reworded.iloc[::-1]}, case.lineages, case.carriers)
+    share = case.config.verdicts.early_share
+    changed = {**tables, "claims": reworded.iloc[::-1]}
+    expected = published_table(changed, case.lineages, case.carriers, early_share=share)
     same(case.run.table("published"), expected)
     ours = expected["ours"].tolist()
     assert ours[0] == str(len(case.carriers))
-    assert ours[1] == f"{case.claim('events.early_rate')['observed']:.2f}x"
+    events = case.run.table("events").query("kind == 'both'")
+    early = events["step_to"] <= max(case.config.verdicts.early_share * case.last, case.steps[1])
+    rates = []
+    for part in (events[early], events[~early]):
+        transitions = part.drop_duplicates("step_from")
+        rates.append(part["count"].sum() / (transitions["step_to"] - transitions["step_from"]).sum())
+    assert ours[1] == f"{rates[0] / rates[1]:.2f}x"
     assert ours[2] == f"{100 * case.claim('carriers.present_at_onset')['observed']:.2f} %"
     assert ours[4] == f"{case.cost(case.carriers.at(case.last)):.2f}"
     assert ours[5] == f"epsilon squared {case.claim('single.roles')['observed']:.2f}"
@@ -1036,7 +1135,10 @@ TRAININGS = {
     *(f"replicates/warm{i}/step4096" for i in (1, 2)),
 }
 PROFILES = {f"profiles/step{step}" for step in STEPS}
-LOADS = {"load/mass", "load/count"}
+LOADS = {"load/mass", "load/count", "load/norm"}
+EQUALS = {"recruitment", "content", "sweeps", "forecasts", "calibration", *LOADS}  # a section stands whole
+FORECAST = {"forecasts", "calibration"}
+RULE = {"noise", "recruitment", "singles", "content", "sweeps", "forecasts", "calibration"}
 # Every setting, another value, and the leftmost stages that it decides. What needs these follows; nothing else does.
 DECIDES: dict[str, tuple[Any, set[str]]] = {
     "d_sae": (32, TRAININGS),
@@ -1050,10 +1152,10 @@ DECIDES: dict[str, tuple[Any, set[str]]] = {
     "method": ("gated", {"lineages", "sweeps"}),
     "transformed": (None, {"lineages", "sweeps"}),
     "max_gap": (0, {"lineages", "sweeps"}),
-    "min_snapshots": (2, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
-    "min_share": (0.5, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
-    "consecutive": (True, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
-    "alive_at_end": (True, {"noise", "recruitment", "singles", "content", "sweeps", "forecasts"}),
+    "min_snapshots": (2, RULE),
+    "min_share": (0.5, RULE),
+    "consecutive": (True, RULE),
+    "alive_at_end": (True, RULE),
     "min_containment": (0.8, {"graphs", "sweeps", "forecasts"}),
     "min_firings": (100, {"graphs", "sweeps", "forecasts"}),
     "min_lift": (2.0, {"graphs", "sweeps", "forecasts"}),
@@ -1062,34 +1164,46 @@ DECIDES: dict[str, tuple[Any, set[str]]] = {
     "n_frozen": (3, {"profiles/step4096", "noise"}),
     "frozen_draws": (90, {"noise"}),
     "unrelated_draws": (4, {"noise"}),
-    "controls": (("mass", "count", "rate"), {"tables"}),
-    "n_draws": (5, {"recruitment", *LOADS}),
+    "controls": (("mass", "count", "norm", "rate"), {"tables"}),
+    "n_draws": (5, {"recruitment", "forecasts", "calibration", *LOADS}),
+    "n_described": (5, {*LOADS}),
     "n_rewired": (4, {"recruitment"}),
-    "n_nearest": (5, {"recruitment", "content", *LOADS}),
-    "caliper": (0.5, {"recruitment", "content", *LOADS}),
-    "max_unmatched": (0.2, {"recruitment", "content", *LOADS}),
-    "max_smd": (1.0, {"recruitment", "content", *LOADS}),
+    "block": (5, EQUALS),
+    "rate_block": (6, EQUALS),
+    "caliper": (0.5, EQUALS),
+    "max_unmatched": (0.2, EQUALS),
+    "max_smd": (1.0, EQUALS),
     "load_tokens": (500, PROFILES),
     "singles_per_role": (4, {"singles"}),
     "single_carriers": (9, {"singles"}),
     "regression_sets": (8, {"singles"}),
+    "regression_share": (0.3, {"singles"}),
     "content_draws": (5, {"content"}),
     "contexts": (3, {"content"}),
     "window": (8, {"content"}),
+    "similarities": ((0.2,), {"sweeps"}),
+    "rates": ((0.1,), {"sweeps"}),
+    "containments": ((0.7,), {"sweeps"}),
+    "lifts": ((4.0,), {"sweeps"}),
+    "edge_ps": ((0.1,), {"sweeps"}),
+    "calipers": ((1.0,), {"sweeps"}),
     "frequent_ids": (10, {"sweeps"}),
-    "onset": (128, {"forecasts"}),
-    "onset_share": (0.1, {"forecasts"}),
-    "min_positives": (5, {"forecasts"}),
-    "n_folds": (4, {"forecasts"}),
-    "n_repeats": (4, {"forecasts"}),
-    "n_permutations": (7, {"forecasts"}),
-    "inverse_penalty": (0.4, {"forecasts"}),
-    "n_groups": (5, {"forecasts"}),
-    "level": (0.2, {*LOADS}),
-    "null_draws": (130, {"forecasts"}),
+    "onset": (128, FORECAST),
+    "onset_share": (0.1, FORECAST),
+    "min_positives": (5, FORECAST),
+    "n_folds": (4, FORECAST),
+    "n_repeats": (4, FORECAST),
+    "n_permutations": (7, FORECAST),
+    "inverse_penalty": (0.4, FORECAST),
+    "n_groups": (5, FORECAST),
+    "level": (0.2, {*LOADS, "calibration"}),
+    "null_draws": (130, {"forecasts", "singles"}),
     "early_share": (0.1, {"tables"}),
     "min_lineages": (5, {"tables"}),
     "min_mass_share": (0.4, {"content"}),
+    "phase_two_share": (0.5, {"tables"}),
+    "min_role_features": (4, {"tables"}),
+    "worlds": (4, {"calibration"}),
 }
 
 
@@ -1134,7 +1248,8 @@ def test_the_seed_decides_all_that_draws(unchanged):
     differing = {name for name in unchanged if unchanged[name].key != changed[name].key}
     assert differing == all_that_need(TRAININGS, unchanged)
     own = {name for name in unchanged if unchanged[name].decided_by["params"] != changed[name].decided_by["params"]}
-    assert own == {*TRAININGS, "noise", "recruitment", "singles", *LOADS, "content", "sweeps", "forecasts", "tables"}
+    assert own == {*TRAININGS, "noise", "recruitment", "singles", *LOADS, "content", "sweeps", "forecasts", "tables",
+                   "calibration"}  # fmt: skip
 
 
 def test_each_stage_names_the_checkpoints_and_texts_it_reads(unchanged):

@@ -150,12 +150,36 @@ class Sampling(Section):
     content_draws: int = option(19, "sets of equal mass from the other content class")
     contexts: int = option(5, "contexts shown per carrier")
     window: int = option(12, "tokens shown on each side of a firing")
-    frequent_ids: int = option(50, "most frequent vocabulary ids left out in control C11")
+    regression_share: float = option(1 / 8, "share of the alive features in each of these sets")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, 1, "load_tokens", "singles_per_role", "regression_sets", "contexts")
-        at_least(self, 0, "single_carriers", "content_draws", "window", "frequent_ids")
+        at_least(self, 0, "single_carriers", "content_draws", "window")
+        share_above_zero(self, "regression_share")
+
+
+@dataclass(frozen=True)
+class Sweeps(Section):
+    """Other values of thresholds, each tried alone (C4)."""
+
+    similarities: tuple[float, ...] = option((0.3, 0.4, 0.6, 0.7), "other values of min_similarity")
+    rates: tuple[float, ...] = option((1e-4, 1e-2), "other values of min_rate, with min_count in proportion")
+    containments: tuple[float, ...] = option((0.5, 0.7, 0.8, 0.9, 0.95), "values of min_containment")
+    lifts: tuple[float, ...] = option((1.5, 2.0, 5.0), "values of min_lift")
+    edge_ps: tuple[float, ...] = option((1e-3, 1e-9), "other values of max_p")
+    calipers: tuple[float, ...] = option((0.1, 0.25, 0.5), "values of caliper")
+    frequent_ids: int = option(50, "most frequent vocabulary ids left out in control C11")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "frequent_ids")
+        for name in ("similarities", "rates", "containments", "edge_ps"):
+            if not all(0 < value <= 1 for value in getattr(self, name)):
+                raise InputError(f"{name}={list(getattr(self, name))}: every value must lie above 0 and up to 1.")
+        for name in ("lifts", "calipers"):
+            if not all(value > 0 for value in getattr(self, name)):
+                raise InputError(f"{name}={list(getattr(self, name))}: every value must lie above 0.")
 
 
 @dataclass(frozen=True)
@@ -185,8 +209,9 @@ class Verdicts(Section):
     """When a claim counts."""
 
     level: float = option(0.05, "p at which a claim is beyond its null")
-    null_draws: int = option(1000, "draws of nulls that are cheap")
+    null_draws: int = option(1000, "draws of nulls and samples of intervals that are cheap")
     early_share: float = option(0.01, "share of training that is early (paper)")
+    phase_two_share: float = option(0.28, "share of training after which its third phase begins")
     min_lineages: int = option(10, "lineages below which function and direction are not compared")
     min_role_features: int = option(6, "features below which roles are not compared")
     worlds: int = option(200, "planted worlds without effect in which each test is tried; 0 for none")
@@ -196,7 +221,7 @@ class Verdicts(Section):
         super().__post_init__()
         at_least(self, 1, "null_draws", "min_lineages", "min_role_features")
         at_least(self, 0, "worlds")
-        within(self, 0, 1, "level", "early_share", "min_mass_share")
+        within(self, 0, 1, "level", "early_share", "phase_two_share", "min_mass_share")
 
 
 @dataclass(frozen=True)
@@ -212,5 +237,6 @@ class LifeHistoryConfig:
     control_sets: ControlSets = field(default_factory=ControlSets)
     equals: EqualFeatures = field(default_factory=EqualFeatures)
     sampling: Sampling = field(default_factory=Sampling)
+    sweep: Sweeps = field(default_factory=Sweeps)
     forecast: Forecasting = field(default_factory=Forecasting)
     verdicts: Verdicts = field(default_factory=Verdicts)

@@ -227,6 +227,17 @@ class FeatureProfiles:
         order = np.random.default_rng(seed).permutation(self.n_rows)
         return replace(self, acts=sp.csr_array(self.acts)[order], token_ids=None, documents=None)
 
+    def documents_permuted(self, seed: int) -> FeatureProfiles:
+        """The same codes with whole documents in another order, the rows of each as they were (C3)."""
+        if self.documents is None:
+            raise InputError(
+                f"This needs documents, which the profiles at {self.hook_name!r} lack: pass the document of each row."
+            )
+        _, number = np.unique(self.documents, return_inverse=True)
+        place = np.random.default_rng(seed).permutation(int(number.max(initial=-1)) + 1)
+        order = np.argsort(place[number], kind="stable")
+        return replace(self, acts=sp.csr_array(self.acts)[order], token_ids=None, documents=None)
+
     def select_rows(self, keep: Bools) -> FeatureProfiles:
         """The profiles over some of the rows: some documents, or without frequent tokens (C3, C11)."""
         ids, documents = (None if v is None else np.asarray(v)[keep] for v in (self.token_ids, self.documents))

@@ -442,7 +442,7 @@ _LAST = by_name(
         {
             "parameter": text("what is changed"),
             "value": text("to what"),
-            "quantity": text('"carriers", "edges" or "match rate"'),
+            "quantity": text('"carriers", "carriers with an equal of mass" (share), "edges" or "match rate"'),
             "result": number("the quantity"),
         },
         "sweeps",

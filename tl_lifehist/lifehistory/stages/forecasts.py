@@ -52,6 +52,7 @@ def forecasts(
         seed=seed,
         min_lift=containment.min_lift,
         n_draws=n_draws,
+        n_bootstrap=null_draws,
         **like,
         **onset,
         **knobs(forecast, "min_positives", "n_folds", "n_repeats", "n_permutations", "inverse_penalty"),

@@ -22,6 +22,8 @@ def singles(
     singles_per_role: int,
     single_carriers: int,
     regression_sets: int,
+    regression_share: float,
+    null_draws: int,
     seed: int,
 ) -> Outputs:
     """Tables `single`, `ablation_parts` and `ablation_regression`; nothing where there are no carriers."""
@@ -53,6 +55,15 @@ def singles(
         "single": table,
         "ablation_parts": ablation_parts(model, saes, carriers, history.final, text, single=of_carriers, seed=seed),
         "ablation_regression": ablation_regression(
-            model, saes, carriers, history.final, text, n_sets=regression_sets, **thresholds, seed=seed
+            model,
+            saes,
+            carriers,
+            history.final,
+            text,
+            n_sets=regression_sets,
+            set_share=regression_share,
+            n_bootstrap=null_draws,
+            **thresholds,
+            seed=seed,
         ),
     }

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tl_lifehist.lifehistory.config import Alive, CarrierRule, Containment, Matching
+from tl_lifehist.lifehistory.config import Alive, CarrierRule, Containment, EqualFeatures, Matching, Sweeps
+from tl_lifehist.lifehistory.controls import equals_of
 from tl_lifehist.lifehistory.history import History, knobs
 from tl_lifehist.lifehistory.lineages import trace_lineages
 from tl_lifehist.lifehistory.matching import match_features
@@ -16,10 +17,6 @@ from tl_lifehist.lifehistory.profiles import FeatureProfiles
 from tl_lifehist.lifehistory.stages.graphs import contained
 from tl_lifehist.lifehistory.stages.lineages import same_feature, tracing
 from tl_lifehist.stages import Inputs, Outputs
-
-SIMILARITIES = (0.3, 0.4, 0.6, 0.7)
-RATES = ((1e-4, 5), (1e-2, 500))  # least rate, and the least count that goes with it
-CONTAINMENTS, LIFTS = (0.5, 0.7, 0.8, 0.9, 0.95), (1.5, 2.0, 5.0)
 
 
 def sweeps(
@@ -31,10 +28,12 @@ def sweeps(
     matching: Matching,
     rule: CarrierRule,
     containment: Containment,
-    frequent_ids: int,
+    equals: EqualFeatures,
+    sweep: Sweeps,
     seed: int,
 ) -> Outputs:
     """Table `sweeps`: parameter, value, quantity, result. Each row changes one setting of the study's own."""
+    frequent_ids = sweep.frequent_ids
     history = History(inputs, steps, hook_names)
     profiles, final = history.profiles, history.final
     ids = inputs.text("test").row_tokens
@@ -44,18 +43,32 @@ def sweeps(
     def carriers(of: Mapping[tuple[int, str], FeatureProfiles] = profiles, **changed: Any) -> int:
         return len(trace_lineages(of, **{**tracing(alive, matching), **changed}).carriers(**knobs(rule)))
 
+    traced = trace_lineages(profiles, **tracing(alive, matching))
+    lengths = range(1, sum(step > 0 for step in steps) + 1)
+    marked = traced.carriers(**knobs(rule)).at(steps[-1])
+    per_rate = alive.min_count / alive.min_rate if alive.min_rate > 0 else 0.0
+
+    def with_equals(caliper: float) -> float:
+        of = {"block": equals.block, "caliper": caliper, **knobs(alive, "min_rate", "min_count")}
+        return 1 - equals_of(final, marked, kind="mass", **of).strata.unmatched_share
+
     rows: list[tuple[str, str, str, float]] = [
         ("all at their defaults", "", "carriers", carriers()),
-        *(("min_similarity", str(v), "carriers", carriers(min_similarity=v)) for v in SIMILARITIES),
-        *(("min_rate", f"{r:g}", "carriers", carriers(min_rate=r, min_count=n)) for r, n in RATES),
+        *(
+            ("min_snapshots", str(n), "carriers", len(traced.carriers(**{**knobs(rule), "min_snapshots": n})))
+            for n in lengths
+        ),
+        *(("min_similarity", str(v), "carriers", carriers(min_similarity=v)) for v in sweep.similarities),
+        *(("min_rate", f"{r:g}", "carriers", carriers(min_rate=r, min_count=round(per_rate * r))) for r in sweep.rates),
         ("method", "dense", "carriers", carriers(method="dense")),
         ("transformed band", "0.2", "carriers", carriers(transformed=0.2)),
         ("max_gap", "1", "carriers", carriers(max_gap=1)),
         (f"without the {frequent_ids} most frequent ids", "", "carriers", carriers(rare)),
+        *(("caliper", str(v), "carriers with an equal of mass", with_equals(v)) for v in sweep.calipers),
     ]
-    for name, values in (("min_containment", CONTAINMENTS), ("min_lift", LIFTS)):
+    for name, values in (("min_containment", sweep.containments), ("min_lift", sweep.lifts), ("max_p", sweep.edge_ps)):
         found = [contained(final, containment, alive, **{name: value}) for value in values]
-        rows += [(name, str(v), "edges", g.number_of_edges()) for v, g in zip(values, found, strict=True)]
+        rows += [(name, f"{v:g}", "edges", g.number_of_edges()) for v, g in zip(values, found, strict=True)]
     order = np.random.default_rng(seed).permutation(len(steps))
     shuffled_steps = dict(zip(steps, np.array(steps)[order].tolist(), strict=True))
     mixed = {(s, h): profiles[shuffled_steps[s], h] for s, h in profiles}
@@ -63,6 +76,8 @@ def sweeps(
     first, last, same = hook_names[0], hook_names[-1], same_feature(alive, matching)
     shuffled = match_features(final[first], final[first].permuted(seed), **same).rate
     rows.append(("rows shuffled", "", "match rate", shuffled))
+    moved = match_features(final[first], final[first].documents_permuted(seed), **same).rate
+    rows.append(("documents shuffled", "", "match rate", moved))
     if first != last:
         rows.append(("another layer", "", "match rate", match_features(final[first], final[last], **same).rate))
     return {"sweeps": pd.DataFrame(rows, columns=["parameter", "value", "quantity", "result"])}

@@ -64,7 +64,7 @@ def tables(
     found = {name: _read(inputs, stage, name) for stage, name in _COPIED}
     for name in ("load", "load_summary"):
         found[name] = pd.concat([_read(inputs, f"load/{kind}", name) for kind in controls], ignore_index=True)
-    found["events"] = events_table(history, found["rematch"], onset_share)
+    found["events"] = events_table(history, found["rematch"], onset_share, verdicts.phase_two_share)
     found["features"] = features_table(history, carriers)
     found["carriers"] = carriers_table(history, found["features"])
     found["checkpoints"] = checkpoints_table(history)
@@ -81,7 +81,7 @@ def tables(
     errs = false_positives(found["calibration"]) if len(found["calibration"]) else None
     claims = make_claims(history.lineages, carriers, found, frozen_level, seed, verdicts=verdicts, false_positives=errs)
     found["claims"] = claims_table(claims)
-    found["published"] = published_table(found, history.lineages, carriers)
+    found["published"] = published_table(found, history.lineages, carriers, early_share=verdicts.early_share)
     return {name: table for name, table in found.items() if len(table.columns)}
 
 
@@ -90,7 +90,7 @@ def _read(inputs: Inputs, stage: str, table: str) -> pd.DataFrame:
     return held[table] if table in held else pd.DataFrame()
 
 
-def events_table(history: History, rematch: pd.DataFrame, onset_share: float) -> pd.DataFrame:
+def events_table(history: History, rematch: pd.DataFrame, onset_share: float, phase_two_share: float) -> pd.DataFrame:
     """Births, deaths and both by transition, with the match rate beside the re-match rates of its start (D8, C1)."""
     births, deaths = history.lineages.births(), history.lineages.deaths()
     for table in (births, deaths):
@@ -111,7 +111,8 @@ def events_table(history: History, rematch: pd.DataFrame, onset_share: float) ->
     both["fraction"] = (both["count"] / both["n_alive"]).where(both["n_alive"] > 0)
     parts = {"birth": births, "death": deaths, "both": both}
     events = pd.concat([table.assign(kind=kind) for kind, table in parts.items()], ignore_index=True)
-    phases = [training_phase(step, history.last, onset_share=onset_share) for step in events["step_to"]]
+    shares = {"onset_share": onset_share, "phase_two_share": phase_two_share}
+    phases = [training_phase(step, history.last, **shares) for step in events["step_to"]]
     return events.assign(phase=phases)
 
 
