@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,6 +66,11 @@ class Claim:
     detectable: float = NAN
     false_positives: float = NAN
     note: str = ""
+
+    def decided(self, beyond: bool, **changes: Any) -> Claim:
+        """The claim as a tested one of its own, with its verdict."""
+        found = replace(self, headline=True, verdict=BEYOND if beyond else WITHIN, **changes)
+        return replace(found, effect=found.observed - found.null, sentence=found.text)
 
     def because(self, note: str) -> Claim:
         """The claim left untested, with the reason."""

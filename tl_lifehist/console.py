@@ -264,7 +264,7 @@ def print_comparison(a: Path, b: Path) -> None:
 
 
 def print_run(run: Run) -> None:
-    """What was reduced, our figures beside the published ones, and every claim beside its null."""
+    """What was reduced, our figures beside the published ones, and what was found."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -276,21 +276,11 @@ def print_run(run: Run) -> None:
     for row in published.itertuples(index=False):
         ours.add_row(*(str(value) for value in row))
     console.print(ours)
-    columns = ("claim", "observed", "null", "95 % of null", "p", "n", "verdict")
-    claims = Table(*columns, title="Every claim beside its null", title_justify="left")
-    for row in run.claims.itertuples(index=False):
-        limits = f"{_short(row.low)} to {_short(row.high)}"
-        why = f"\n  ({row.note})" if row.verdict == "not testable" and row.note else ""
-        claims.add_row(
-            Text(f"{row.claim}{why}"),
-            _short(row.observed),
-            _short(row.null),
-            limits,
-            _short(row.p),
-            str(row.n),
-            str(row.verdict),
-        )
-    console.print(claims)
+    found, claims = Table("verdict", "what was found", "q", "n", title="Claims", title_justify="left"), run.claims
+    for row in claims[claims["headline"]].itertuples(index=False):
+        found.add_row(str(row.verdict), Text(row.sentence or row.claim), _short(row.q), f"{row.n} {row.of}")
+    console.print(found)
+    console.print(f"{int((~claims['headline']).sum())} more figures are described in the report, without a test.")
 
 
 def say_reduced(reduced: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tl_lifehist.claims import Claim, claims_table
 from tl_lifehist.lifehistory.tables import TABLES
 from tl_lifehist.store import Store
 from tl_lifehist.tables import Table
@@ -135,6 +136,9 @@ def edges_table(rng: np.random.Generator, features: pd.DataFrame, steps: list[in
     return pd.concat(frames, ignore_index=True)
 
 
+ERRS = {"load.count": 0.055, "load.mass": 0.04, "events.early": 0.05}
+
+
 def dag_table(steps: list[int]) -> pd.DataFrame:
     rows = []
     for orientation, top in (("container", 0.62), ("depth", 0.4)):
@@ -142,9 +146,10 @@ def dag_table(steps: list[int]) -> pd.DataFrame:
             share = top * (i + 1) / len(steps)
             null = 0.8 * share
             rows.append((step, orientation, 1400, 2300, 60, 240, 700, 400, 51, 38, share, share * 0.6, share + 0.02))
-            rows[-1] += (null, null - 0.06, null + 0.06, null * 0.9, 0.01)
+            rows[-1] += (null, null - 0.06, null + 0.06, 0.03, 0.1, null * 0.9, 0.01)
     names = "step orientation n_nodes n_edges n_root n_mid n_leaf n_isolated n_carriers n_can_be_parents recruited"
-    more = "recruited_direct recruited_with_carriers null_mean null_low null_high rewired_mean p"
+    more = "recruited_direct recruited_with_carriers null_mean null_low null_high"
+    more += " null_sd unmatched_share rewired_mean p"
     return pd.DataFrame(rows, columns=[*names.split(), *more.split()])
 
 
@@ -161,15 +166,25 @@ def load_tables(rng: np.random.Generator, n_draws: int) -> dict[str, pd.DataFram
     draws, summary = [], []
     for kind, middle in centre.items():
         values = rng.normal(middle, 0.06, n_draws)
-        carriers = np.full(n_draws, 0.9) if kind != "mass" else rng.normal(0.85, 0.03, n_draws)
-        draws.append(
-            pd.DataFrame({"kind": kind, "draw": range(n_draws), "delta_ce": values, "delta_ce_carriers": carriers})
-        )
         fair = kind not in ("rate", "mass")
-        low, high = np.quantile(values, [0.025, 0.975])
-        summary.append((kind, n_draws, carriers.mean(), values.mean(), values.std(), low, high))
-        summary[-1] += (0.0099, 0.02, 0.1, 0.05, "beyond") if fair else (np.nan, 0.42, 1.9, 2.3, "not testable")
-    names = "kind n_draws carriers control_mean control_sd low high p unmatched_share smd_log_rate smd_log_mass verdict"
+        if fair:
+            draws.append(
+                pd.DataFrame(
+                    {
+                        "kind": kind,
+                        "draw": range(n_draws),
+                        "delta_ce": values + 0.01,
+                        "adjusted": values,
+                        "delta_ce_carriers": 0.91,
+                        "adjusted_carriers": 0.9,
+                    }
+                )
+            )
+        own = (n_draws, 48, 0.9, values.mean(), values.std(), 0.6, 0.8, 0.0099, 0.2, 0.02, 0.1, 0.05, "beyond")
+        none = (0, 3, *(np.nan,) * 7, 0.42, 1.9, 2.3, "not testable")
+        summary.append((kind, *(own if fair else none)))
+    names = "kind n_draws n_equals carriers control_mean control_sd low high p detectable unmatched_share"
+    names += " smd_log_rate smd_log_mass verdict"
     parts = [
         ("joint", 0.9, 51),
         *((hook, 0.1 * (i + 1), 12) for i, hook in enumerate(HOOKS)),
@@ -180,7 +195,6 @@ def load_tables(rng: np.random.Generator, n_draws: int) -> dict[str, pd.DataFram
     return {
         "load": pd.concat(draws, ignore_index=True),
         "load_summary": pd.DataFrame(summary, columns=names.split()).assign(
-            subset=lambda t: t["kind"] == "mass",
             delta_ce=0.9,
             delta_low=0.8,
             delta_high=1.0,
@@ -250,6 +264,7 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                 "enrichment": auc * 11,
                 "recall_at_k": auc - 0.3,
                 "recall_top_decile": auc - 0.2,
+                "recall_of_all": auc - 0.35,
                 "n": 1400,
                 "n_positive": 51,
                 "gain_low": [np.nan, *(0.81 - auc[1:] - 0.04)],
@@ -257,6 +272,25 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                 "onset": steps[1],
                 "reason": "",
             }
+        ),
+        "forecast_gain": pd.DataFrame(
+            [(0.05, 0.01, 0.09, 0.005, 1400, 51)], columns="gain low high p n n_positive".split()
+        ),
+        "direction_by_hook": pd.DataFrame(
+            [
+                (step, hook, f, d, d + 0.02, 75)
+                for step, f, d in zip(steps, fun, direction, strict=True)
+                for hook in HOOKS
+            ],
+            columns="step hook_name s_fun s_dir s_dir_aligned n".split(),
+        ),
+        "survival_at_rate": pd.DataFrame(
+            [(0.04, -0.02, 0.1, 0.12, 0.09, 1380, 180)],
+            columns="difference low high p detectable n n_survived".split(),
+        ),
+        "calibration": pd.DataFrame(
+            [(name, 0.0, "share", 200, 200, rate, rate - 0.03, rate + 0.03) for name, rate in ERRS.items()],
+            columns="id effect unit n_worlds n_tested rejected low high".split(),
         ),
         "direction": pd.DataFrame(
             {
@@ -267,6 +301,7 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
                 "s_dir": direction,
                 "s_dir_low": direction - 0.03,
                 "s_dir_high": direction + 0.03,
+                "s_dir_aligned": direction + 0.02,
                 "null_fun": 0.02,
                 "null_dir": 0.01,
                 "n": 300,
@@ -287,7 +322,12 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
         "rematch": pd.DataFrame(rematch, columns="step hook_name level replicate matched n_alive rate".split()),
         "nulls": pd.DataFrame(nulls, columns=["null", "draw", "carriers"]),
         "direction_noise": pd.DataFrame(
-            [("data", 0.9, 0.8, 300), ("init", 0.7, 0.6, 300)], columns=["level", "s_fun", "s_dir", "n"]
+            [
+                (level, hook, f, d, d + 0.01, 75)
+                for level, f, d in (("data", 0.9, 0.8), ("init", 0.7, 0.6))
+                for hook in HOOKS
+            ],
+            columns="level hook_name s_fun s_dir s_dir_aligned n".split(),
         ),
         "kaplan_meier": pd.DataFrame(
             [("all", step, 300, 40 if step else 0, 1 / (1 + i)) for i, step in enumerate(steps)],
@@ -330,82 +370,69 @@ def small_tables(rng: np.random.Generator, steps: list[int], n_carriers: int) ->
             ],
             columns=["quantity", "ours", "n", "pythia_160m", "pythia_410m"],
         ),
-        "claims": pd.DataFrame(
+        "claims": claims_table(
             [
-                (
-                    "events.early_rate",
-                    "Events are faster early",
-                    44.0,
-                    40.0,
-                    31.0,
-                    52.0,
-                    0.31,
-                    24,
-                    "within",
-                    "null: equal counts in every transition",
-                ),
-                (
-                    "carriers.frozen",
-                    "Carriers outnumber the frozen null",
-                    137.0,
-                    164.0,
-                    150.0,
-                    177.0,
-                    0.9,
-                    60,
-                    "within",
-                    "",
-                ),
-                (
+                Claim(
                     "load.count",
-                    "Carriers bear more than equal counts",
-                    0.9,
-                    0.2,
-                    0.1,
-                    0.31,
-                    0.0099,
-                    100,
-                    "beyond",
-                    "nats",
+                    "removing the carriers costs more than removing as many features of any kind",
+                    headline=True,
+                    verdict="beyond",
+                    sentence="Removing the 51 carriers costs 0.7 [0.6, 0.8] nats more.",
+                    observed=0.9,
+                    null=0.2,
+                    effect=0.7,
+                    low=0.6,
+                    high=0.8,
+                    unit="nats per position",
+                    p=0.005,
+                    q=0.01,
+                    n=51,
+                    of="carriers that have an equal",
+                    detectable=0.3,
+                    false_positives=0.055,
+                    note="199 draws",
                 ),
-                (
+                Claim(
                     "load.mass",
-                    "Carriers bear more than mass-matched sets",
-                    0.9,
-                    np.nan,
-                    np.nan,
-                    np.nan,
-                    np.nan,
-                    100,
-                    "not testable",
-                    "42 % unmatched",
+                    "removing the carriers costs more than removing features of equal mass",
+                    headline=True,
+                    sentence="Whether removing the carriers costs more cannot be tested here: 42 % have no equal.",
+                    observed=0.9,
+                    unit="nats per position",
+                    of="carriers that have an equal",
+                ).because("42 % have no equal"),
+                Claim(
+                    "events.early",
+                    "features are born and die more in an early transition than in a later one",
+                    headline=True,
+                    verdict="within",
+                    sentence="No sign that features are born and die more in early transitions: 0.05 [-0.02, 0.12].",
+                    observed=0.5,
+                    null=0.45,
+                    effect=0.05,
+                    low=-0.02,
+                    high=0.12,
+                    unit="share of the alive features",
+                    p=0.31,
+                    q=0.31,
+                    n=4,
+                    of="hook points",
+                    detectable=0.09,
+                    false_positives=0.05,
                 ),
-                (
-                    "forecast.rate",
-                    "Carriers can be predicted at the onset",
-                    0.81,
-                    0.76,
-                    0.7,
-                    0.82,
-                    0.04,
-                    1400,
-                    "within",
-                    "null: log firing rate alone",
+                Claim(
+                    "carriers.frozen",
+                    "carriers beside those of a model that never changes",
+                    observed=137.0,
+                    null=164.0,
+                    effect=-27.0,
+                    low=-40.0,
+                    high=-13.0,
+                    unit="carriers",
+                    n=600,
+                    of="features alive at the end",
                 ),
-                (
-                    "direction.function_first",
-                    "Function precedes direction",
-                    0.31,
-                    0.0,
-                    -0.05,
-                    0.05,
-                    0.001,
-                    300,
-                    "beyond",
-                    "",
-                ),
-            ],
-            columns="id claim observed null low high p n verdict note".split(),
+            ]
         ),
     }
 

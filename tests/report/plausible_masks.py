@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from report.plausible import in_order
 
+from tl_lifehist.claims import Claim, claims_table
 from tl_lifehist.sufficiency.tables import TABLES
 
 STEPS = [0, 512, 4000, 143000]
@@ -300,37 +301,44 @@ def small_tables() -> dict[str, pd.DataFrame]:
         ("relative KL of the empty mask, hook_mlp_out", "0.034", 48, "not published"),
         ("omega enrichment of the downstream mask, hook_mlp_out", "4.9x", 48, "5.32x"),
     ]
+    tested = {"headline": True, "n": 48, "of": "documents", "unit": "share of what mean ablation costs"}
     claims = [
-        (
-            "masks.hook_mlp_out.beats_empty",
-            "The downstream mask beats the empty mask at hook_mlp_out",
-            0.86,
-            1.0,
-            np.nan,
-            np.nan,
-            0.001,
-            48,
-            "beyond",
-            "",
+        Claim(
+            "masks.hook_mlp_out.cheaper_than_gradient",
+            "hook_mlp_out: downstream masks lose less than gates of the same values dealt by tau",
+            verdict="beyond",
+            sentence="Downstream masks at hook_mlp_out lose 0.14 [0.1, 0.18] less.",
+            observed=0.86,
+            null=1.0,
+            effect=0.14,
+            low=0.1,
+            high=0.18,
+            p=0.001,
+            q=0.003,
+            **tested,
         ),
-        (
-            "masks.hook_mlp_out.beats_top_variance",
-            "The downstream mask beats top variance at hook_mlp_out",
-            0.86,
-            0.86,
-            0.8,
-            0.9,
-            0.4,
-            48,
-            "within",
-            "same mass",
+        Claim(
+            "masks.hook_mlp_out.cheaper_than_variance",
+            "hook_mlp_out: downstream masks lose less than gates of the same values dealt by variance",
+            verdict="within",
+            sentence="No sign that downstream masks at hook_mlp_out lose less than variance masks.",
+            observed=0.86,
+            null=0.86,
+            effect=0.0,
+            low=-0.05,
+            high=0.05,
+            p=0.4,
+            q=0.4,
+            note="same gates",
+            **tested,
         ),
-        ("trajectories.relative_kl", "Relative KL rises in training", 0.7, 0.63, -0.2, 0.8)
-        + (np.nan, 48, "not testable", "the empty mask rises too"),
+        Claim("trajectories.relative_kl", "relative KL rises in training", observed=0.7, null=0.63, **tested).because(
+            "the empty mask rises too"
+        ),
     ]
     return {
         "published": pd.DataFrame(published, columns=["quantity", "ours", "n", "published"]),
-        "claims": pd.DataFrame(claims, columns="id claim observed null low high p n verdict note".split()),
+        "claims": claims_table(claims),
     }
 
 

@@ -138,11 +138,13 @@ def test_a_kind_that_is_not_testable_is_faint_and_has_no_p(tables: Tables) -> No
     assert boxes[mass].marker.opacity < boxes[count].marker.opacity
 
 
-def test_subsets_drawn_anew_show_the_carriers_as_a_strip(tables: Tables) -> None:
+def test_sets_and_carriers_are_shown_less_what_their_totals_explain(tables: Tables) -> None:
     fig = figures.load_against_controls(tables["load"], tables["load_summary"])
-    carriers = {t.y[0].split("<")[0]: len(t.x) for t in fig.data if t.type == "scatter" and t.y and t.y[0]}
-    assert carriers["same masses"] == 20
-    assert carriers["same count"] == 1
+    box = next(box for box in fig.data if box.type == "box" and box.name.startswith("same count<"))
+    count = tables["load"].query("kind == 'count'")
+    assert list(box.x) == count["adjusted"].tolist()
+    mark = next(t for t in fig.data if t.type == "scatter" and t.y and t.y[0] and t.y[0].startswith("same count<"))
+    assert list(mark.x) == [0.9]
 
 
 def _chain() -> Tables:

@@ -103,7 +103,7 @@ def test_a_life_history_from_a_name_to_tables(hub, texts, tmp_path, family, sael
     expected = {"checkpoints", "events", "lineages", "carriers", "edges", "dag", "rematch", "forecast", "claims"}
     assert expected <= {*found.tables}
     assert len(found.claims) > 5
-    assert set(found.claims["verdict"]) <= {"beyond", "within", "not testable"}
+    assert set(found.claims["verdict"]) <= {"beyond", "within", "not testable", "descriptive"}
     assert found.study["steps"] == list(lh.CheckpointSeries.from_hub(CHECKPOINTS[family][0]).steps)
     assert set(found.table("lineages")["step"]) == set(found.study["steps"])
     assert (found.path / "report.html").stat().st_size > 10_000
@@ -173,7 +173,7 @@ def test_masks_from_a_name_to_tables(hub, texts, tmp_path, family):
     full = evaluation[evaluation["mask"] == "full"]
     assert (full["lost_fraction"] < 1).all()
     assert (full["nmse"] < 1).all()
-    assert set(found.claims["verdict"]) <= {"beyond", "within", "not testable"}
+    assert set(found.claims["verdict"]) <= {"beyond", "within", "not testable", "descriptive"}
     assert len(found.claims) > 5
     assert found.report().stat().st_size > 10_000
 

@@ -54,7 +54,7 @@ def test_every_claim_has_its_null_or_says_that_it_is_not_testable(finished):
     claims = finished.claims
     assert list(claims.columns)[:9] == ["id", "claim", "observed", "null", "low", "high", "p", "n", "verdict"]
     assert claims["id"].is_unique
-    assert set(claims["verdict"]) <= {"beyond", "within", "not testable"}
+    assert set(claims["verdict"]) <= {"beyond", "within", "not testable", "descriptive"}
     judged = claims[claims["verdict"] != "not testable"]
     assert judged["null"].notna().all()
     assert judged["observed"].notna().all()

@@ -21,6 +21,7 @@ from tl_lifehist.report.markup import (
     joined,
     number,
     p_value,
+    percent,
     section,
     table,
 )
@@ -145,11 +146,13 @@ def _of_each(parts: Sequence[Part], body: Callable[[Part], Markup]) -> Markup:
 
 
 def claims(parts: Sequence[Part]) -> Markup:
-    """Every claim of every run beside its null, with a verdict in words."""
+    """The tested claims of every run, each beside its null, and what is described without a test."""
     text = Markup(
-        "<p><em>Beyond</em>: outside what the null gives, on the side that the claim names. <em>Within</em>: the null "
-        "explains it. <em>Not testable</em>: this run has no fair null for it, and the note says why. The interval is "
-        "the null's.</p>"
+        "<p>The claims of a study are tested together (Benjamini-Hochberg: q). <em>Beyond</em>: outside what the null "
+        "gives, on the side that the claim names. <em>Within</em>: the null explains it. <em>Not testable</em>: this "
+        "run has no fair null for it, and the note says why. <em>Detectable</em>: the least effect that the test finds "
+        "four times out of five at this n. <em>False positives</em>: how often this test calls nothing an effect, "
+        "measured in planted worlds of this run’s size.</p>"
     )
     return section("claims", "Claims", text + _of_each(parts, _claims))
 
@@ -158,18 +161,46 @@ def _claims(part: Part) -> Markup:
     run = part.run
     if reason := run.why_not("claims"):
         return absent(reason)
-    rows = []
-    for row in run.get("claims").to_dict("records"):
-        note = row.get("note")
-        small = html("<small>{}</small>", note) if isinstance(note, str) and note else ""
-        band = interval(row["low"], row["high"])
-        null = number(row["null"]) + (html("<small>{}</small>", band) if band else "")
-        place = part.key(f"claim-{row['id']}")
-        claim = html('<a class="claim" id="{}" href="#{}" title="{}">{}</a>', place, place, row["id"], row["claim"])
-        cells = [claim + small, badge(row["verdict"]), number(row["observed"]), null]
-        rows.append([*cells, p_value(row["p"]), number(row["n"])])
-    headings = ["claim", "verdict", "observed", Markup("null <small>95 %</small>"), "p", "n"]
-    return table(headings, rows, left=2)
+    rows = run.get("claims").to_dict("records")
+    tested = [_tested(part, row) for row in rows if row["headline"]]
+    described = [_described(part, row) for row in rows if not row["headline"]]
+    head = ["what was found", "verdict", Markup("effect <small>95 %</small>"), "null", "q", "n", "detectable"]
+    beside = details(
+        f"{len(described)} figures that are described without a test",
+        table(["figure", "observed", "null", Markup("difference <small>95 %</small>"), "n"], described),
+    )
+    return table([*head, "false positives"], tested, left=2) + beside
+
+
+def _named(part: Part, row: Mapping[Any, Any], text: str) -> Markup:
+    place = part.key(f"claim-{row['id']}")
+    note = html("<small>{}</small>", row["note"]) if row["note"] else ""
+    return html('<a class="claim" id="{}" href="#{}" title="{}">{}</a>', place, place, row["id"], text) + note
+
+
+def _tested(part: Part, row: Mapping[Any, Any]) -> list[Markup]:
+    errs = row["false_positives"]
+    return [
+        _named(part, row, row["sentence"] or row["claim"]),
+        badge(row["verdict"]),
+        _effect(row) + html("<small>{}</small>", row["unit"]),
+        number(row["null"]),
+        p_value(row["q"]),
+        number(row["n"]) + html("<small>{}</small>", row["of"]),
+        number(row["detectable"]),
+        percent(errs) if errs == errs else number(errs),
+    ]
+
+
+def _described(part: Part, row: Mapping[Any, Any]) -> list[Markup]:
+    shown = number(row["observed"]) + html("<small>{}</small>", row["unit"])
+    n = number(row["n"]) + html("<small>{}</small>", row["of"])
+    return [_named(part, row, row["claim"]), shown, number(row["null"]), _effect(row), n]
+
+
+def _effect(row: Mapping[Any, Any]) -> Markup:
+    band = interval(row["low"], row["high"])
+    return number(row["effect"]) + (html("<small>{}</small>", band) if band else Markup(""))
 
 
 def limits(parts: Sequence[Part]) -> Markup:

@@ -69,7 +69,15 @@ def paired(
     differences; low and high are the null's mean plus the central 95 % of the mean difference with signs flipped.
     """
     both = pd.concat([observed.rename("observed"), null.rename("null")], axis=1, join="inner").dropna()
-    claim = Claim(id, text, float(both["observed"].mean()), float(both["null"].mean()), n=len(both))
+    claim = Claim(
+        id,
+        text,
+        headline=True,
+        verdict=NOT_TESTABLE,
+        observed=float(both["observed"].mean()),
+        null=float(both["null"].mean()),
+        n=len(both),
+    )
     least = verdicts.least_units
     if len(both) < least:
         note = f"a sign test of fewer than {least} units (checkpoint and hook point) cannot reach the level"
@@ -156,9 +164,14 @@ def _trajectories(table: pd.DataFrame, evaluation: pd.DataFrame, verdicts: Verdi
             f"trajectory.{site}.{line['quantity']}.{against}",
             f"{site}: {QUANTITIES[line['quantity']]} of downstream masks changes with {against} "
             "(rank correlation; null: the empty mask's)",
-            line["pooled"],
-            line["empty"] if np.isfinite(line["empty"]) else 0.0,  # an empty mask's mass does not vary
-            *(line["pooled_low"], line["pooled_high"], line["p"], line["n_cells"]),
+            headline=True,
+            verdict=NOT_TESTABLE,
+            observed=line["pooled"],
+            null=line["empty"] if np.isfinite(line["empty"]) else 0.0,  # an empty mask's mass does not vary
+            low=line["pooled_low"],
+            high=line["pooled_high"],
+            p=line["p"],
+            n=line["n_cells"],
             note=note,
         )
         known = np.isfinite(line["pooled"]) and np.isfinite(line["p"]) and units >= least
@@ -174,7 +187,14 @@ def _bridge(table: pd.DataFrame, level: float) -> Iterator[Claim]:
             f"bridge.{line['hook_name']}.error_{error}",
             f"{line['hook_name']}: downstream masks over SAE features (error {error}) pick carriers beyond "
             "non-carriers of equal mass",
-            *(line["against"], line["null"], line["low"], line["high"], line["p"], line["n_carriers"]),
+            headline=True,
+            verdict=NOT_TESTABLE,
+            observed=line["against"],
+            null=line["null"],
+            low=line["low"],
+            high=line["high"],
+            p=line["p"],
+            n=line["n_carriers"],
             note=f"{line['unmatched_share']:.0%} of the carriers have no equal among the others; log mass of the "
             f"two sides is {line['mass_gap']:.2f} standard deviations apart",
         )

@@ -16,16 +16,16 @@ LEGEND = "Orange: all carriers. Blue: the carriers of one hook point. Green: sum
 def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.Figure:
     """What ablating all carriers at once costs, beside control sets of each kind (D18, D19). In nats.
 
-    A grey point is one control set, a box their spread, the coloured mark the carriers. A second coloured strip
-    appears where carriers and controls are drawn anew together as subsets. A kind that could not be matched is faint
-    and has no p.
+    A grey point is one set under exchange, a box their spread, the coloured mark the carriers that have an equal; of
+    each what its total of the matched quantity explains is taken out. A kind that is not testable is faint and shows
+    the cost of all carriers.
 
     How it can mislead: equal count is not equal mass, and carriers are broad by selection. Only the kinds matched in
     mass say something about history, and a faint row says nothing at all.
 
     Args:
-        load: kind, delta_ce, delta_ce_carriers (one row per draw).
-        load_summary: kind, n_draws, carriers, p, verdict.
+        load: kind, adjusted (one row per draw).
+        load_summary: kind, carriers, delta_ce, p, verdict.
     """
     kinds = appearing(load_summary["kind"])
     fig = figure(110 + 64 * max(len(kinds), 1), title="Joint load beside its controls")
@@ -34,10 +34,9 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
         tested = row["verdict"] != "not testable"
         verdict = " · ".join(part for part in (p_label(row["p"]) if tested else "", str(row["verdict"])) if part)
         place = f"{plain(short_label_of(row['kind']))}<br><i>{plain(verdict)}</i>"
-        own = draws["delta_ce_carriers"].to_numpy(dtype=float)
-        carriers = own if len(np.unique(own)) > 1 else np.array([row["carriers"]], dtype=float)
+        carrier = float(row["carriers"] if tested else row["delta_ce"])
         fig.add_box(
-            x=draws["delta_ce"],
+            x=draws["adjusted"],
             name=place,  # also its place on the axis, which spares a name for every point
             orientation="h",
             boxpoints="all",
@@ -47,14 +46,14 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
             marker={"color": CONTROL, "size": 4, "opacity": 0.5 if tested else 0.15},
             line={"color": CONTROL if tested else FAINT, "width": 1.2},
             fillcolor="rgba(0,0,0,0)",
-            hovertemplate="control: %{x:.3g} nats<extra></extra>",
+            hovertemplate="set under exchange: %{x:.3g} nats<extra></extra>",
         )
         fig.add_scatter(
-            x=carriers,
-            y=[place] * len(carriers),
+            x=[carrier],
+            y=[place],
             mode="markers",
             marker={
-                "symbol": ("diamond" if tested else "diamond-open") if len(carriers) == 1 else "line-ns-open",
+                "symbol": "diamond" if tested else "diamond-open",
                 "size": 12,
                 "color": CARRIER,
                 "opacity": 1 if tested else 0.45,
@@ -62,7 +61,7 @@ def load_against_controls(load: pd.DataFrame, load_summary: pd.DataFrame) -> go.
             showlegend=False,
             hovertemplate="carriers: %{x:.3g} nats<extra></extra>",
         )
-    for name, colour, symbol in (("control sets", CONTROL, "circle"), ("carriers", CARRIER, "diamond")):
+    for name, colour, symbol in (("sets under exchange", CONTROL, "circle"), ("carriers", CARRIER, "diamond")):
         fig.add_scatter(
             x=[None], y=[None], mode="markers", marker={"color": colour, "symbol": symbol, "size": 9}, name=name
         )

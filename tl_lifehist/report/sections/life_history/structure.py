@@ -110,6 +110,7 @@ def forecast(run: RunTables) -> Content:
         "average_precision": "average precision",
         "recall_at_k": "recall at K",
         "recall_top_decile": "recall in top 10 %",
+        "recall_of_all": "recall of all carriers at K",
     }
     names |= {"n": "n", "n_positive": "carriers"}
     return Content(
@@ -118,7 +119,9 @@ def forecast(run: RunTables) -> Content:
         "alive at the onset; label: the lineage becomes a carrier. D22: enrichment is the precision at K over the "
         "base rate.",
         control=Markup(
-            "C9: the log firing rate alone, the decoder's geometry, permuted labels, one hook point left out."
+            "C9: a smooth curve of the firing rate and the layer, the same of the mass, the log firing rate as a "
+            "straight line, the decoder's geometry, permuted labels, each hook point told by the others. What the "
+            "measurements add to rate and layer is a claim of its own."
         ),
         sample=html(
             "{} features, {} of them later carriers; 5 folds by lineage, repeated.",
@@ -139,10 +142,12 @@ def direction(run: RunTables) -> Content:
     row = (after if len(after) else table).iloc[0]
     return Content(
         text=html(
-            "At step {} a lineage's response is like its final one to {} (Pearson), its direction to {} (cosine).",
+            "At step {} a lineage's response is like its final one to {} (Pearson), its direction to {} (cosine), and "
+            "to {} once the turn that all directions share is taken out.",
             step_label(row["step"]),
             number(row["s_fun"]),
             number(row["s_dir"]),
+            number(row["s_dir_aligned"]),
         ),
         definition=Markup(
             "D16: mean Pearson correlation of a lineage's profile with its last one (function), mean cosine "
