@@ -7,6 +7,8 @@ from typing import Any
 
 HOOKS = ("blocks.0.hook_resid_post", "blocks.3.hook_resid_post")
 FEW = {  # parts whose number says nothing in a test
+    "worlds": 5,
+    "n_described": 3,
     "n_permutations": 5,
     "n_repeats": 2,
     "frozen_draws": 20,

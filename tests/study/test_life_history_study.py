@@ -52,12 +52,18 @@ def test_every_table_and_the_report_are_there(finished):
 
 def test_every_claim_has_its_null_or_says_that_it_is_not_testable(finished):
     claims = finished.claims
-    assert list(claims.columns)[:9] == ["id", "claim", "observed", "null", "low", "high", "p", "n", "verdict"]
+    columns = ["id", "claim", "headline", "verdict", "sentence", "observed", "null", "effect", "low", "high", "unit"]
+    assert list(claims.columns)[: len(columns)] == columns
     assert claims["id"].is_unique
-    assert set(claims["verdict"]) <= {"beyond", "within", "not testable", "descriptive"}
-    judged = claims[claims["verdict"] != "not testable"]
-    assert judged["null"].notna().all()
-    assert judged["observed"].notna().all()
+    headlines = claims[claims["headline"]]
+    assert 0 < len(headlines) <= 8
+    assert set(headlines["verdict"]) <= {"beyond", "within", "not testable"}
+    assert set(claims.loc[~claims["headline"], "verdict"]) == {"descriptive"}
+    judged = headlines[headlines["verdict"] != "not testable"]
+    told = ["observed", "null", "effect", "low", "high", "p", "q", "detectable", "false_positives"]
+    assert judged[told].notna().all(axis=None)
+    assert (headlines["sentence"].str.len() > 20).all()
+    assert (claims[["unit", "of"]] != "").all(axis=None)
     assert (claims["n"] >= 0).all()
 
 
@@ -187,8 +193,10 @@ def test_without_carriers_or_a_tokenizer_the_study_ends_and_says_so(tmp_path, po
     run = small_study(series=series, training_tokens=1500, init=init).run(tmp_path / "run")
     claims = run.claims.set_index("id")
     assert len(run.table("carriers")) == 0
-    for name in ("carriers.chance", "carriers.present_at_onset", "single.roles", "content"):
-        assert claims["verdict"][name] in ("not testable", "within")
+    for name in ("load.count", "load.mass", "recruitment.container", "forecast.beyond_rate"):
+        assert claims["verdict"][name] == "not testable"
+    assert "no carriers" in claims["sentence"]["load.mass"]
+    assert claims["note"]["carriers.present_at_onset"] == "there are no carriers"
     assert "<html" in run.report().read_text()
 
 

@@ -161,7 +161,12 @@ class LifeHistoryStudy:
             stage("graphs", graphs, profiled, "containment graphs"),
             stage("recruitment", recruitment, (*traced, "graphs"), "what carriers recruit"),
             ablating("singles", singles, (*traced, "graphs"), costs.singles()),
-            *(ablating(f"load/{k}", load, (*traced, "noise", "graphs"), costs.load(k), kind=k) for k in kinds),
+            *(
+                ablating(
+                    f"load/{k}", load, (*traced, "noise", "graphs"), costs.load(k), kind=k, n_draws=self._n_sets(k)
+                )
+                for k in kinds
+            ),
             ablating("content", content, (*traced, "graphs"), costs.content()),
             stage("sweeps", sweeps, profiled, "sweeps of the thresholds"),
             stage("forecasts", forecasts, (*traced, *map(sae_stage, steps)), "forecast of carriers"),
@@ -176,6 +181,11 @@ class LifeHistoryStudy:
     def _ablating(self, name: str, fn: Any, needs: tuple[str, ...], cost: Cost, **own: Any) -> Stage:
         last = self.series.steps[-1]
         return self._stage(name, fn, (*needs, sae_stage(last)), "ablations", steps=(last,), cost=cost, **own)
+
+    def _n_sets(self, kind: str) -> int:
+        """Control sets of a kind: fewer where it is only described."""
+        sets = self.config.control_sets
+        return sets.n_draws if CONTROLS[kind].tested else sets.n_described
 
     @cached_property
     def _pool(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from tl_lifehist.inference.worlds import rejections
-from tl_lifehist.lifehistory.config import CarrierRule, EqualFeatures, Forecasting
+from tl_lifehist.lifehistory.config import CarrierRule, EqualFeatures
 from tl_lifehist.lifehistory.forecast import onset_step
 from tl_lifehist.lifehistory.history import History
 from tl_lifehist.lifehistory.lineages import Carriers
@@ -21,7 +21,8 @@ def calibration(
     hook_names: tuple[str, ...],
     rule: CarrierRule,
     equals: EqualFeatures,
-    forecast: Forecasting,
+    onset: int | None,
+    onset_share: float,
     n_draws: int,
     level: float,
     worlds: int,
@@ -29,9 +30,9 @@ def calibration(
 ) -> Outputs:
     """Table `calibration`: what each test rejects where there is nothing."""
     history = History(inputs, steps, hook_names)
-    onset = onset_step(steps, onset_share=forecast.onset_share) if forecast.onset is None else forecast.onset
+    start = onset_step(steps, onset_share=onset_share) if onset is None else onset
     tables = {"features": measured_features(history, history.carriers(rule)), "edges": inputs["graphs"]["edges"]}
-    made = life_history_worlds(tables, equals=equals, onset=onset, n_draws=n_draws) if worlds else []
+    made = life_history_worlds(tables, equals=equals, onset=start, n_draws=n_draws) if worlds else []
     return {"calibration": rejections(made, n_worlds=worlds, level=level, seed=derive_seed(seed, 29))}
 
 

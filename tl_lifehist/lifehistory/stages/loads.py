@@ -32,10 +32,9 @@ def load(
     """Tables `load`, a row for each draw, and `load_summary`, a row for each kind; nothing where there are no carriers.
 
     Args:
-        kind: one of `CONTROLS`; its entry says whether it is tested, and whether it is drawn by role and among
-            seed-stable features as well.
-        n_draws: of a kind that is tested.
-        n_described: of any other.
+        kind: one of `CONTROLS`; its entry says whether it is drawn by role and among seed-stable features as well.
+        n_draws: sets of this kind.
+        n_described: sets drawn by role and among seed-stable features.
     """
     history, control = History(inputs, steps, hook_names), CONTROLS[kind]
     carriers = history.carriers(rule)
@@ -58,7 +57,7 @@ def load(
             **more,
         )
 
-    found = [beside((kind,), n_draws if control.tested else n_described)]
+    found = [beside((kind,), n_draws)]
     if control.by_role:
         found.append(beside((), n_described, graph=history.graph(history.last)))
     if control.among_stable and any(inputs["noise"]["stable"].values()):
