@@ -278,7 +278,7 @@ def print_run(run: Run) -> None:
     console.print(ours)
     found, claims = Table("verdict", "what was found", "q", "n", title="Claims", title_justify="left"), run.claims
     for row in claims[claims["headline"]].itertuples(index=False):
-        found.add_row(str(row.verdict), Text(row.sentence or row.claim), _short(row.q), f"{row.n} {row.of}")
+        found.add_row(str(row.verdict), Text(str(row.sentence or row.claim)), _short(row.q), f"{row.n} {row.of}")
     console.print(found)
     console.print(f"{int((~claims['headline']).sum())} more figures are described in the report, without a test.")
 

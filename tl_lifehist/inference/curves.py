@@ -23,8 +23,8 @@ def spline_design(values: Floats, layers: NDArray[np.generic], *, n_knots: int =
     if n_knots < 2:
         return np.concatenate([indicators, values[:, None]], axis=1)
     knots = np.unique(np.quantile(values, np.linspace(0, 1, n_knots)))[:, None]
-    curve = SplineTransformer(degree=3, knots=knots, extrapolation="linear").fit_transform(values[:, None])
-    return np.concatenate([indicators, curve], axis=1)
+    curve = SplineTransformer(degree=3, knots=knots, extrapolation="linear")  # type: ignore[arg-type]
+    return np.concatenate([indicators, curve.fit_transform(values[:, None])], axis=1)
 
 
 def beside_curve(quantity: Floats, values: Floats, layers: NDArray[np.generic]) -> Floats:
