@@ -12,6 +12,7 @@ from tl_lifehist.console import (
     listed,
     open_series,
     open_texts,
+    print_calibration,
     print_comparison,
     print_run,
     print_status,
@@ -305,6 +306,17 @@ def compare(
     """The claims of two runs side by side."""
     with clear_errors():
         print_comparison(a, b)
+
+
+@app.command()
+def calibrate(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    worlds: Annotated[int, typer.Option(min=1, help="Planted worlds of each effect.")] = 200,
+    seed: Seed = 0,
+) -> None:
+    """How often each tested claim errs, and what it finds, in planted worlds of the run's size."""
+    with clear_errors():
+        print_calibration(run, worlds, seed)
 
 
 def main() -> None:

@@ -263,6 +263,22 @@ def print_comparison(a: Path, b: Path) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
+def print_calibration(path: Path, n_worlds: int, seed: int) -> None:
+    """False positives and power of each tested claim of a run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tl_lifehist.calibrate import calibrate_claims
+    from tl_lifehist.runs import load_run
+
+    table = Table("claim", "effect", "unit", "rejected", "95 %", "tested", title=f"{n_worlds} worlds of each effect")
+    for row in calibrate_claims(load_run(path), n_worlds=n_worlds, seed=seed).itertuples(index=False):
+        effect = "none" if row.effect == 0 else _short(row.effect)
+        band = f"{_short(row.low)} to {_short(row.high)}"
+        table.add_row(str(row.id), effect, str(row.unit), _short(row.rejected), band, f"{row.n_tested}")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
 def print_run(run: Run) -> None:
     """What was reduced, our figures beside the published ones, and what was found."""
     from rich.console import Console
