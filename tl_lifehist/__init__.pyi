@@ -86,5 +86,4 @@ from .runs import (
     compare_runs as compare_runs,
     load_run as load_run,
 )
-from .calibrate import calibrate_claims as calibrate_claims
 from .report.page import write_report as write_report
