@@ -120,11 +120,15 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
         self.scheme(dark=dark)
+        self.load(path)
+        self.settle()
+
+    def load(self, path: Path) -> None:
+        """Load a file and wait for the end of its loading."""
         self._loaded = False
         self.call("Page.navigate", url=path.resolve().as_uri())
         while not self._loaded:
             self._receive()
-        self.settle()
 
     def scheme(self, *, dark: bool) -> None:
         value = "dark" if dark else "light"

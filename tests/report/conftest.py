@@ -12,7 +12,8 @@ from browser import find_chromium
 from plausible import plausible_tables, write_run
 from plausible_masks import mask_record, plausible_mask_tables
 
-collect_ignore = [] if find_chromium() else ["test_report_in_browser.py"]
+IN_A_BROWSER = ["test_report_in_browser.py", "test_no_way_out.py", "test_axes_in_browser.py"]
+collect_ignore = [] if find_chromium() else IN_A_BROWSER
 
 
 def pytest_configure(config: pytest.Config) -> None:

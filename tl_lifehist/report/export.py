@@ -9,6 +9,7 @@ from typing import Literal
 from plotly.io import write_images
 
 from tl_lifehist.errors import InputError, one_of
+from tl_lifehist.report.figures.style import CONFIG
 from tl_lifehist.report.page import contents
 from tl_lifehist.report.tables import read_run
 
@@ -43,7 +44,7 @@ def save_figures(
     }
     if format == "html":
         for path, fig in figures.items():
-            fig.write_html(path, include_plotlyjs="directory")
+            fig.write_html(path, include_plotlyjs="directory", config=CONFIG)
         return list(figures)
     for fig in figures.values():
         fig.update_layout(width=WIDTH)

@@ -8,7 +8,7 @@
     spec: JSON.parse(box.nextElementSibling.textContent),
   }));
   const coarse = matchMedia("(pointer: coarse)").matches;
-  const config = { responsive: true, displayModeBar: coarse ? false : "hover", displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const config = { ...FIGURE_CONFIG, responsive: true, displayModeBar: coarse ? false : "hover" };
 
   const draw = ({ box, spec }) => {
     const layout = structuredClone(spec.layout);

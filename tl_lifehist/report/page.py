@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from tl_lifehist.errors import InputError
+from tl_lifehist.report.figures.style import CONFIG
 from tl_lifehist.report.markup import absent, definitions, details, escape, html, joined, section
 from tl_lifehist.report.parts import Part, claims, head, heading, limits, parts_of, provenance
 from tl_lifehist.report.sections import Content, Section, sections_of
@@ -84,7 +86,12 @@ def render(runs: Sequence[RunTables]) -> str:
         folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "page.html")
     )
     return Template(page).substitute(
-        title=escape(heading(parts)), css=css, script=script, body="\n".join(body), plotly=get_plotlyjs()
+        title=escape(heading(parts)),
+        css=css,
+        script=script,
+        config=json.dumps(CONFIG),
+        body="\n".join(body),
+        plotly=get_plotlyjs(),
     )
 
 

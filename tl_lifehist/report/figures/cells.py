@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.palette import CONTROL, INK
 from tl_lifehist.report.figures.style import plain, step_label, whiskers
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 CELL = ["step", "hook_name", "method"]
 NULLS = ("top_variance", "tau_ranked", "fisher_diagonal", "random")

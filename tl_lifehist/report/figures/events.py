@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from tl_lifehist.palette import CONTROL, MEASURED, SECOND, THIRD, TINT
 from tl_lifehist.report.figures.style import (
+    SHARES,
     appearing,
     figure,
     hook_labels,
@@ -54,7 +55,7 @@ def event_rates(events: pd.DataFrame) -> go.Figure:
     fig.update_xaxes(type="category")
     fig.update_yaxes(title_text="per step", type="log", dtick=1, exponentformat="power", row=1)
     fig.update_yaxes(title_text="per decade of steps", rangemode="tozero", tickformat=",", row=2)
-    fig.update_yaxes(title_text="share of alive", rangemode="tozero", tickformat=".0%", row=3)
+    fig.update_yaxes(title_text="share of alive", rangemode="tozero", tickformat=SHARES, row=3)
     fig.update_xaxes(title_text="transition", row=3)
     return styled(fig, 640, title="Births and deaths")
 
@@ -115,7 +116,7 @@ def persistence(events: pd.DataFrame) -> go.Figure:
     )
     fig.add_hline(y=1, line={"color": CONTROL, "dash": "dot", "width": 1.5}, row=2, col=1)  # pyright: ignore[reportArgumentType]
     fig.update_xaxes(type="category")
-    fig.update_yaxes(title_text="matched", tickformat=".0%", rangemode="tozero", row=1)
+    fig.update_yaxes(title_text="matched", tickformat=SHARES, rangemode="tozero", row=1)
     fig.update_yaxes(title_text="match / floor", rangemode="tozero", row=2)
     fig.update_xaxes(title_text="transition", row=2)
     return styled(fig, 540, title="Persistence beside the re-match floors")
@@ -164,4 +165,4 @@ def rematch_floors(rematch: pd.DataFrame) -> go.Figure:
         x = [steps.index(int(step)) for step in mean.index]
         fig.add_scatter(x=x, y=mean.to_numpy(), mode="lines", line={"color": colour, "width": 2}, name=name)
     fig.update_xaxes(tickvals=list(range(len(steps))), ticktext=[step_label(step) for step in steps], title_text="step")
-    return fig.update_yaxes(title_text="matched", tickformat=".0%", range=[0, 1.04])
+    return fig.update_yaxes(title_text="matched", tickformat=SHARES, range=[0, 1.04])

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from tl_lifehist.palette import CONTROL, MEASURED, SECOND, SECOND_TINT, TINT
-from tl_lifehist.report.figures.style import figure, hook_labels, plain, step_label
+from tl_lifehist.report.figures.style import SHARES, figure, hook_labels, plain, step_label
 
 HOOK_NAME = re.compile(r"blocks\.\d+\.[\w.]*\w")
 
@@ -140,7 +140,7 @@ def survival(survival_by_entropy: pd.DataFrame) -> go.Figure:
         y=value,
         error_y=error,
         name="by entropy",
-        marker={"color": "rgba(63, 135, 201, 0.55)"},
+        marker={"color": "rgba(67, 137, 208, 0.55)"},
         customdata=table["n"],
         hovertemplate="decile %{x}: %{y:.1%} of %{customdata}<extra></extra>",
     )
@@ -153,4 +153,4 @@ def survival(survival_by_entropy: pd.DataFrame) -> go.Figure:
         hovertemplate="decile %{x} of firing rate: %{y:.1%}<extra></extra>",
     )
     fig.update_xaxes(title_text="decile, low to high", dtick=1, showgrid=False)
-    return fig.update_yaxes(title_text="reach the end", tickformat=".0%", rangemode="tozero")
+    return fig.update_yaxes(title_text="reach the end", tickformat=SHARES, rangemode="tozero")

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.palette import CONTROL, FAINT, MEASURED, SECOND
 from tl_lifehist.report.figures.cells import CELL, at, flags, in_order, label, median_line, symbol_of
-from tl_lifehist.report.figures.style import figure, hook_labels, step_axis, step_label, styled
+from tl_lifehist.report.figures.style import SHARES, figure, hook_labels, step_axis, step_label, styled
 
 SUFFICIENT = 0.1  # formula 18: a mask is sufficient where it loses at most this share of what mean ablation loses
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -79,7 +79,7 @@ def frontier(frontier: pd.DataFrame, site: str, step: int | None = None) -> go.F
         hovertemplate="the study's penalty: mass %{x:.1%}, lost %{y:.3f}<extra></extra>",
     )
     fig.add_hline(y=SUFFICIENT, line={"color": CONTROL, "dash": "dot", "width": 1.5})  # pyright: ignore[reportArgumentType]
-    fig.update_xaxes(title_text="soft mass", tickformat=".0%", rangemode="tozero")
+    fig.update_xaxes(title_text="soft mass", tickformat=SHARES, rangemode="tozero")
     return fig.update_yaxes(title_text="lost fraction", rangemode="tozero")
 
 
@@ -123,8 +123,8 @@ def onset(onset: pd.DataFrame, site: str) -> go.Figure:
     median_line(fig, here, "full_lost_fraction", "full mask", SECOND, row=3)
     fig.add_hline(y=SUFFICIENT, line={"color": CONTROL, "dash": "dot", "width": 1.5}, row=3, col=1)  # pyright: ignore[reportArgumentType]
     step_axis(fig, list(here["step"]))
-    fig.update_yaxes(title_text="onset, soft mass", tickformat=".0%", range=[0, 1.03], row=1)
-    fig.update_yaxes(title_text="with onset", tickformat=".0%", range=[0, 1.03], nticks=3, row=2)
+    fig.update_yaxes(title_text="onset, soft mass", tickformat=SHARES, range=[0, 1.03], row=1)
+    fig.update_yaxes(title_text="with onset", tickformat=SHARES, range=[0, 1.03], nticks=3, row=2)
     fig.update_yaxes(title_text="full mask loses", rangemode="tozero", row=3)
     fig.update_xaxes(title_text="step", row=3)
     return styled(fig, 560, title=f"Onset of sufficiency at {site}", heading=site)

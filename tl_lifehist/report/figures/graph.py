@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tl_lifehist.palette import CARRIER, CONTROL, FAINT, FOLLOWER, MEASURED
-from tl_lifehist.report.figures.style import appearing, hook_labels, plain, step_label, styled
+from tl_lifehist.report.figures.style import SHARES, appearing, hook_labels, plain, step_label, styled
 
 MAX_EDGES = 1200
 Node = tuple[str, int]
@@ -189,5 +189,5 @@ def recruitment(dag: pd.DataFrame) -> go.Figure:
         fig.update_yaxes(title_text=f"reached, {plain(orientation)}", row=row)
     fig.update_xaxes(type="category")
     fig.update_xaxes(title_text="step", row=rows)
-    fig.update_yaxes(tickformat=".0%", rangemode="tozero")
+    fig.update_yaxes(tickformat=SHARES, rangemode="tozero")
     return styled(fig, 120 + 210 * rows, title="Recruited fraction")

@@ -10,8 +10,8 @@ from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.palette import CONTROL, FAINT, FOURTH, INK, MEASURED
 from tl_lifehist.report.figures.cells import CELL, at, colour_of, in_order, label, median_line, symbol_of
 from tl_lifehist.report.figures.frontier import DASHES
-from tl_lifehist.report.figures.style import figure, hook_labels, step_axis, step_label, styled
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.report.figures.style import SHARES, figure, hook_labels, step_axis, step_label, styled
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 FEW = 40  # pairs that can be told apart as points
 
@@ -53,8 +53,8 @@ def explained_variance(dictionaries: pd.DataFrame, checkpoints: pd.DataFrame, si
             col=1,
         )
     step_axis(fig, [*here["step"], *rows["step"]])
-    fig.update_yaxes(title_text="explained", tickformat=".0%", rangemode="tozero", row=1)
-    fig.update_yaxes(title_text="farthest rows", tickformat=".0%", rangemode="tozero", row=2)
+    fig.update_yaxes(title_text="explained", tickformat=SHARES, rangemode="tozero", row=1)
+    fig.update_yaxes(title_text="farthest rows", tickformat=SHARES, rangemode="tozero", row=2)
     fig.update_xaxes(title_text="step", row=2)
     return styled(fig, 480, title=f"Dictionaries at {site}", heading=site)
 

@@ -19,7 +19,7 @@ from tl_lifehist.report.figures.cells import (
     masks_in,
 )
 from tl_lifehist.report.figures.style import figure, log_axis, small_titles, styled
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 SCORES = {"enrichment_tau": "tau", "enrichment_omega": "omega", "enrichment_curvature": "curvature"}
 LINE = {"color": CONTROL, "dash": "dot", "width": 1.5}

@@ -9,8 +9,18 @@ from plotly.subplots import make_subplots
 
 from tl_lifehist.palette import CONTROL, INK
 from tl_lifehist.report.figures.cells import at, colour_of, first_seed, in_order, label, mask_rows, masks_in, spread
-from tl_lifehist.report.figures.style import figure, share_label, short, step_axis, step_label, styled, whiskers
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.report.figures.style import (
+    SHARES,
+    figure,
+    share_label,
+    short,
+    step_axis,
+    step_label,
+    styled,
+    told_apart,
+    whiskers,
+)
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 METRICS = {
     "nmse": "NMSE",
@@ -21,9 +31,9 @@ METRICS = {
     "transfer_nmse": "transfer<br>NMSE",
     "transfer_relative_kl": "transfer<br>KL",
 }
-TINTS = [[0, "rgba(63, 135, 201, 0.06)"], [1, "rgba(63, 135, 201, 0.6)"]]  # text stays readable on all of it
+TINTS = [[0, "rgba(67, 137, 208, 0.06)"], [1, "rgba(67, 137, 208, 0.6)"]]  # text stays readable on all of it
 GAP = 0.03  # between the columns of maps
-SHADES = [[0, "rgba(63, 135, 201, 0.08)"], [1, "rgba(63, 135, 201, 1)"]]
+SHADES = [[0, "rgba(67, 137, 208, 0.08)"], [1, "rgba(67, 137, 208, 1)"]]
 
 
 def mask_summary(evaluation: pd.DataFrame, nulls: pd.DataFrame, site: str) -> go.Figure:
@@ -64,7 +74,7 @@ def mask_summary(evaluation: pd.DataFrame, nulls: pd.DataFrame, site: str) -> go
         ends = [spread(row.scores[column]).high for row in rows]
         most = max((end for end in ends if end > 0), default=1.0)
         fig.update_xaxes(title_text=title, tickangle=0, range=[-0.06 * most, 1.08 * most], nticks=3, col=col)
-    fig.update_xaxes(tickvals=[0, 0.5], tickformat=".0%", range=[-0.06, 1.06], col=1)
+    fig.update_xaxes(tickvals=[0, 0.5], tickformat=SHARES, range=[-0.06, 1.06], col=1)
     ticks = {"tickvals": list(range(len(names))), "ticktext": names}
     fig.update_yaxes(showgrid=False, zeroline=False, range=[len(names) - 0.4, -0.6])
     fig.update_yaxes(col=1, **ticks)
@@ -169,7 +179,7 @@ def checkpoint_layer_maps(evaluation: pd.DataFrame, site: str) -> go.Figure:
         if title == "relative KL":
             low, high = float(decades[0]), float(max(decades[1], decades[0] + 0.1))
             scale = {"cmin": low, "cmax": high}
-            ticks = {"tickvals": [low, high], "ticktext": [short(10**x, 1) for x in (low, high)]}
+            ticks = told_apart([low, high], lambda x: 10**x)
         bar = {
             "orientation": "h",
             "x": (col - 1) * (width + GAP) + width / 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsFloat, SupportsInt
 
 import numpy as np
@@ -16,6 +16,16 @@ from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.palette import GRID, INK
 
 PLOTLY_HEIGHT = 450  # of a figure that does not say
+SHARES = "~%"  # an axis of shares: as many digits as its ticks need, so that no two of them read alike
+
+# The buttons of a figure, all of them: plotly's own choice has some that send the figure's data elsewhere.
+BUTTONS = [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]]
+CONFIG = {
+    "displaylogo": False,
+    "modeBarButtons": BUTTONS,
+    "plotlyServerURL": "",
+    "showSendToCloud": False,
+}
 TITLES = {"title": {"font": {"size": 13}}, "tickfont": {"size": 12}, "ticklabelstandoff": 4}
 
 TEMPLATE = go.layout.Template(
@@ -87,7 +97,22 @@ def log_axis(values: ArrayLike) -> dict[str, Any]:
         if len(ticks) <= 7:
             break
     ticks = ticks[:: math.ceil(len(ticks) / 7) or 1] or [float(found.min()), float(found.max())]
-    return {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": [short(tick, 2) for tick in ticks]}
+    return {"type": "log", "range": [low, high], **told_apart(ticks)}
+
+
+def told_apart(ticks: Sequence[float], scale: Callable[[float], float] = float) -> dict[str, list[Any]]:
+    """Ticks with the fewest digits that tell their labels apart, each value once.
+
+    Args:
+        ticks: where they stand on the axis.
+        scale: from there to what the label says.
+    """
+    places = list(dict.fromkeys(ticks))
+    for digits in range(2, 16):
+        labels = [short(scale(tick), digits) for tick in places]
+        if len(set(labels)) == len(labels):
+            break
+    return {"tickvals": places, "ticktext": labels}
 
 
 def titles_below_legend(fig: go.Figure, pixels: float, height: int) -> go.Figure:

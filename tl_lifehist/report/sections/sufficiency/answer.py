@@ -23,7 +23,7 @@ from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, middle, variance_held
 from tl_lifehist.report.tables import RunTables
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 HARDLY = 0.8  # ours: a mask whose KL is above this share of its null's hardly beats it
 CHEAP = 0.1  # ours: a site whose empty mask has a relative KL below this is hardly needed

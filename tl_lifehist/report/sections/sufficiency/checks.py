@@ -13,7 +13,7 @@ from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import by_site, cell, code, listed, middle, range_of, variance_held
 from tl_lifehist.report.tables import RunTables
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 
 def checkpoints(run: RunTables) -> Content:

@@ -25,7 +25,7 @@ from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import CELLS, by_site, cell, code, counted, listed, middle
 from tl_lifehist.report.tables import RunTables
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 
 def equal_mass(run: RunTables) -> Content:

@@ -14,7 +14,7 @@ from tl_lifehist.report.sections.base import Content
 from tl_lifehist.report.sections.names import label
 from tl_lifehist.report.sections.sufficiency.words import below, by_site, code, counts, listed
 from tl_lifehist.report.tables import RunTables
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 
 
 def trajectories(run: RunTables) -> Content:
