@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from tl_lifehist.few_documents import warn_of_few
 from tl_lifehist.interventions import Intervention
 from tl_lifehist.metrics import bootstrap_mean, cross_entropy, kl_divergence
 from tl_lifehist.models import HookedModel, exactly_once, require_hooks, run_model
@@ -52,7 +53,7 @@ class AblationEffect:
 
     Attributes:
         delta_ce: mean cross-entropy with the intervention minus without, nats. Negative: the model got better.
-        delta_ce_interval: its 95 % interval over documents.
+        delta_ce_interval: its 95 % interval over documents; NaN for fewer than `metrics.MIN_GROUPS` (6).
         kl: mean KL(clean || with the intervention), nats.
         accuracy_drop: fall of top-1 accuracy, percentage points.
         base_ce: mean cross-entropy without the intervention, nats.
@@ -79,7 +80,7 @@ def ablation_effect(
     """Run the text with and without the intervention and compare the predictions (D18 of the life-history methods).
 
     A `FeatureAblation` of form "substitute" is compared with the full reconstruction, anything else with the bare
-    model. Ablating nothing gives exactly 0.
+    model. Ablating nothing gives exactly 0. A text of too few documents for an interval is said in a warning.
 
     Raises:
         InputError: a model in training mode or with noise, an unknown hook point, no scored position, or a hook point
@@ -104,6 +105,7 @@ def ablation_effect(
         columns["lost"].append(lost.numpy())
     table = pd.DataFrame({key: np.concatenate(parts) for key, parts in columns.items()})
     table["delta_ce"] = table["ce"] - table["base"]
+    warn_of_few(table["document"].to_numpy(), "delta_ce_interval")
     grouped = table.groupby("document")
     by_document = grouped[["delta_ce", "kl"]].mean().assign(n=grouped.size()).reset_index()
     return AblationEffect(

@@ -12,6 +12,10 @@ from torch import Tensor
 
 Array = NDArray[Any]
 
+# Documents (or other groups) below which no interval is given (ours). A bootstrap's interval lies within the range of
+# its groups, and of n groups all lie on one side of the middle with probability 2 / 2**n: above 5 % for five of them.
+MIN_GROUPS = 6
+
 
 def cross_entropy(logits: Float[Tensor, "row d_vocab"], labels: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
     """Negative log-probability of each label, in nats, at least in float32."""
@@ -60,10 +64,13 @@ def top_row_share(x: Float[Tensor, "row d_model"], share: float = 1e-3) -> float
 
 
 def interval(draws: Array, level: float = 0.95) -> tuple[float, float]:
-    """The central `level` of `draws`, by percentiles; NaN where there is none."""
+    """The central `level` of `draws`, by percentiles; NaN where there are fewer than two.
+
+    How it can mislead: of few draws the ends are the smallest and the largest, and no 95 % lie between them.
+    """
     kept = np.asarray(draws, dtype=float)
     kept = kept[np.isfinite(kept)]
-    if len(kept) == 0:
+    if len(kept) < 2:
         return float("nan"), float("nan")
     low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
@@ -78,11 +85,14 @@ def exceedance_p(observed: float, null: Array) -> float:
 def bootstrap_mean(
     values: Array, groups: NDArray[np.integer], *, n_draws: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % interval of the mean of `values`, resampling whole `groups` (documents), not single values.
+    """95 % interval of the mean of `values`, resampling whole `groups` (documents), not single values; NaN for fewer
+    than `MIN_GROUPS` of them.
 
     How it can mislead: with a handful of groups the interval is too narrow whatever the number of values.
     """
-    _, index = np.unique(groups, return_inverse=True)
+    known, index = np.unique(groups, return_inverse=True)
+    if len(known) < MIN_GROUPS:
+        return float("nan"), float("nan")
     sums = np.bincount(index, weights=values)
     counts = np.bincount(index)
     draws = np.random.default_rng(seed).integers(0, len(sums), size=(n_draws, len(sums)))

@@ -141,6 +141,12 @@ class TokenSet:
         return self.documents[self.valid].numpy()
 
     @property
+    def scored_documents(self) -> np.ndarray:
+        """The document of each scored position in order: the groups of intervals over documents."""
+        assert self.documents is not None  # filled in __post_init__
+        return self.documents[self.scored].cpu().numpy()
+
+    @property
     def row_positions(self) -> np.ndarray:
         """Sequence and position of each activation row, `[row, 2]`."""
         return self.valid.nonzero().numpy()

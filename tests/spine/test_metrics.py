@@ -46,15 +46,27 @@ def test_exceedance_counts_ties_and_never_reaches_zero():
 
 
 def test_the_bootstrap_resamples_documents_not_tokens():
-    values = np.repeat([0.0, 1.0], 500)  # two documents that disagree: 1,000 tokens say nothing
-    low, high = metrics.bootstrap_mean(values, np.repeat([0, 1], 500))
-    assert (low, high) == (0.0, 1.0)
+    values = np.repeat([0.0, 1.0] * 3, 500)  # six documents that disagree: 3,000 tokens say little
+    low, high = metrics.bootstrap_mean(values, np.repeat(np.arange(6), 500))
+    assert low < 0.2
+    assert high > 0.8
     low, high = metrics.bootstrap_mean(np.tile([0.0, 1.0], 500), np.arange(1000))
     assert 0.45 < low < 0.5 < high < 0.55
 
 
-def test_interval_of_nothing_is_nan():
-    assert all(math.isnan(v) for v in metrics.interval(np.array([np.nan])))
+@pytest.mark.parametrize("n", range(1, 9))
+def test_too_few_documents_have_no_interval(n: int):
+    found = metrics.bootstrap_mean(np.random.default_rng(0).normal(size=100 * n), np.repeat(np.arange(n), 100))
+    assert np.isnan(found).all() == (n < metrics.MIN_GROUPS)
+
+
+def test_six_is_the_least_number_of_documents_that_seldom_all_lie_on_one_side_of_the_middle():
+    assert 2 / 2**metrics.MIN_GROUPS < 0.05 < 2 / 2 ** (metrics.MIN_GROUPS - 1)
+
+
+@pytest.mark.parametrize("draws", [[], [np.nan], [1.0], [1.0, np.nan]])
+def test_interval_of_nothing_or_of_one_draw_is_nan(draws: list[float]):
+    assert all(math.isnan(v) for v in metrics.interval(np.array(draws)))
 
 
 def test_standardised_difference():

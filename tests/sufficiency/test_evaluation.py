@@ -154,10 +154,10 @@ def test_padding_of_a_real_model(pocket_model, pocket_tokens):
 def test_documents_cut_into_windows_count_as_documents():
     """A model of single positions sees the same in one window of six and in three of two."""
     model = tanh_model()
-    ids = torch.randint(0, 24, (5, 6), generator=torch.Generator().manual_seed(4))
-    documents = torch.arange(5).unsqueeze(1).expand(5, 6).clone()
+    ids = torch.randint(0, 24, (7, 6), generator=torch.Generator().manual_seed(4))
+    documents = torch.arange(7).unsqueeze(1).expand(7, 6).clone()
     whole = TokenSet(ids, torch.ones_like(ids, dtype=torch.bool), ids % 4, None, documents)
-    cut = TokenSet(*(t if t is None else t.reshape(15, 2) for t in whole.tensors()))
+    cut = TokenSet(*(t if t is None else t.reshape(21, 2) for t in whole.tensors()))
     dictionary = random_dictionary(lh.collect_activations(model, "hook_embed", whole), 5)
     gates = torch.rand(5, generator=torch.Generator().manual_seed(5)).double()
     a, b = (evaluate_mask(model, dictionary, gates, t, hook_name="hook_embed") for t in (whole, cut))

@@ -15,7 +15,7 @@ from tl_lifehist.effects import BATCH_SIZE, scored_losses
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.controls import require_carriers
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
-from tl_lifehist.metrics import interval
+from tl_lifehist.metrics import MIN_GROUPS, interval
 from tl_lifehist.models import Hook, HookedModel
 from tl_lifehist.tokens import TokenSet
 
@@ -179,8 +179,8 @@ def ablation_regression(
         min_count: of an alive feature.
 
     Returns:
-        term, coefficient, low, high (95 %, bootstrap over sets), n: standardised coefficients, nats a standard
-        deviation.
+        term, coefficient, low, high (95 %, bootstrap over sets; NaN for fewer than 6), n: standardised coefficients,
+        nats a standard deviation.
 
     How it can mislead: mass and rate are strongly correlated, so their coefficients trade against each other; that of
     `carriers` is what is left once both are known.
@@ -211,7 +211,8 @@ def ablation_regression(
     picks = rng.integers(0, len(y), size=(n_bootstrap, len(y)))
     boot = np.array([np.linalg.lstsq(design[i], y[i], rcond=None)[0] for i in picks])
     names = ["mass", "rate", "carriers"]
+    spread = boot if n_sets >= MIN_GROUPS else np.full_like(boot, np.nan)
     return pd.DataFrame(
-        [(name, fit[i + 1], *interval(boot[:, i + 1]), n_sets) for i, name in enumerate(names)],
+        [(name, fit[i + 1], *interval(spread[:, i + 1]), n_sets) for i, name in enumerate(names)],
         columns=["term", "coefficient", "low", "high", "n"],
     )

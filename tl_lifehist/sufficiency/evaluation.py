@@ -15,6 +15,7 @@ from torch import Tensor
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import Dictionary, reference_of
 from tl_lifehist.errors import InputError
+from tl_lifehist.few_documents import warn_of_few
 from tl_lifehist.metrics import bootstrap_mean
 from tl_lifehist.models import HookedModel
 from tl_lifehist.sufficiency.calibration import BATCH_SIZE
@@ -36,7 +37,7 @@ class MaskEvaluation:
         soft_mass: mean gate.
         nmse: squared error of the masked rows over their squared distance from the train mean.
         kl: mean KL(clean || masked) of the model's predictions, nats.
-        kl_interval: its 95 % interval over documents; NaN for a single one.
+        kl_interval: its 95 % interval over documents; NaN for fewer than `metrics.MIN_GROUPS` (6).
         relative_kl: `kl` over the mean entropy of the clean predictions.
         lost_fraction: `kl` over that of mean ablation at the same site. The empty mask scores 1, except where its codes
             are not centred or the error is kept: then it is no mean ablation.
@@ -93,7 +94,8 @@ def evaluate_mask(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> MaskEvaluation:
-    """One mask under every metric, with the empty and the full mask beside it.
+    """One mask under every metric, with the empty and the full mask beside it. A text of too few documents for an
+    interval is said in a warning.
 
     Args:
         model: hooked, in evaluation mode.
@@ -179,6 +181,7 @@ def evaluate_masks(
             read.read(translator, prefix, versions)
         if final is not None and transfer is not None:
             final.inject(final.suffix.run_prefix(batch, start), [transfer.alignment(rows) for rows in versions])
+    warn_of_few(scores.documents, "kl_interval")
     made = [
         evaluation_of(
             i,
@@ -224,9 +227,7 @@ def evaluation_of(
         soft_mass=soft_mass(gates),
         nmse=scores.nmse(version),
         kl=mean_kl,
-        kl_interval=bootstrap_mean(kl, documents, n_draws=n_draws, seed=seed)
-        if len(np.unique(documents)) > 1
-        else (NAN, NAN),
+        kl_interval=bootstrap_mean(kl, documents, n_draws=n_draws, seed=seed),
         relative_kl=over(mean_kl, scores.entropy),
         lost_fraction=over(mean_kl, float(scores.kl(-1).mean())),
         accuracy_drop=100 * float(lost.mean()),
