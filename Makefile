@@ -4,20 +4,24 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
 DOCS_SETUP := $(VENV)/.installed-docs
+SITE ?= site
+DIST ?= dist
 ARGS ?=
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: help demo test lint format types docs serve tutorial bench survive smollm2 clean
+.PHONY: help setup demo test lint format types docs wheel serve tutorial bench survive smollm2 clean
 
 help:
 	@echo "make demo     both studies of the pocket model, ends with the report's path (ARGS=--full for full sizes)"
 	@echo "make test     the tests (ARGS='-k matching' for some, ARGS=--slow for all)"
 	@echo "make lint     ruff, code and layout        make format   let ruff repair both"
 	@echo "make types    pyright                      make docs     the site, into site/"
-	@echo "make serve    the site while you write     make bench    every script in benchmarks/"
-	@echo "make survive  kill a study again and again make smollm2  install a real pretrained model"
+	@echo "make wheel    a wheel, into dist/          make serve    the site while you write"
+	@echo "make bench    every script in benchmarks/  make survive  kill a study again and again"
+	@echo "make smollm2  install a real pretrained model"
 	@echo "make tutorial run the tutorial pages again, filling in their outputs"
 	@echo "make clean    remove what was built"
+	@echo "bash .ci/run  all of these checks, and more, in an environment of its own"
 
 $(SETUP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,6 +31,9 @@ $(SETUP): pyproject.toml constraints.txt
 $(DOCS_SETUP): $(SETUP)
 	$(BIN)/python -m pip install -c constraints.txt -e '.[docs]'
 	touch $@
+
+setup: $(DOCS_SETUP)
+	$(BIN)/python -m pip check
 
 demo: $(SETUP)
 	$(BIN)/tl-lifehist demo $(ARGS)
@@ -46,8 +53,14 @@ format: $(SETUP)
 types: $(SETUP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# Not --quiet: it would count no warning.
 docs: $(DOCS_SETUP)
-	$(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/check_api.py
+	$(BIN)/python -m mkdocs build --strict --site-dir $(abspath $(SITE))
+
+wheel: $(SETUP)
+	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir $(DIST) .
+	$(BIN)/python .ci/check_wheel.py $(DIST)/*.whl
 
 # The outputs on the pages are what their code prints: run this when the code or the library changes.
 tutorial: $(SETUP)
