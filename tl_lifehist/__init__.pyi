@@ -82,8 +82,6 @@ from .sufficiency.study import SufficiencyStudy as SufficiencyStudy
 
 # plans, runs and the report
 from .dry_run import plan_study as plan_study
-from .runs import (
-    compare_runs as compare_runs,
-    load_run as load_run,
-)
+from .runs import load_run as load_run
+from .comparison import compare_runs as compare_runs
 from .report.page import write_report as write_report

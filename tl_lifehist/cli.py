@@ -7,14 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tl_lifehist.arguments import check_arguments
 from tl_lifehist.console import (
     clear_errors,
-    listed,
     open_series,
     open_texts,
-    print_calibration,
-    print_comparison,
-    print_run,
     print_status,
     run_or_plan,
     say_report,
@@ -22,8 +19,11 @@ from tl_lifehist.console import (
 )
 from tl_lifehist.lifehistory.config import LifeHistoryConfig
 from tl_lifehist.options import Values, study_command
+from tl_lifehist.printed import print_calibration, print_comparison, print_run
+from tl_lifehist.record import read_record, runs_in
 from tl_lifehist.registry import load_plugins
 from tl_lifehist.sufficiency.config import SufficiencyConfig
+from tl_lifehist.written import listed
 
 app = typer.Typer(
     add_completion=False,
@@ -36,7 +36,7 @@ Out = Annotated[Path, typer.Option(help="Run folder; the same command takes an i
 Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 computes in this process.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of each worker; the last digits depend on it.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars, and nothing of what is used again.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the report's path and nothing else.")]
 Model = Annotated[str, typer.Option(help='"pocket", a folder of step{N} checkpoints, or a hub repository.')]
 Texts = Annotated[
     Path | None,
@@ -45,21 +45,30 @@ Texts = Annotated[
         "pocket suite's own, its default."
     ),
 ]
-Stage = Annotated[int | None, typer.Option(help="Training stage of several; the earliest by default.")]
-Ingredient = Annotated[int | None, typer.Option(help="Which run of a stage that has several (OLMo 2).")]
+PANEL = "checkpoints"  # options on where they lie and what becomes of them
+Stage = Annotated[
+    int | None, typer.Option(help="Training stage of several; the earliest by default.", rich_help_panel=PANEL)
+]
+Ingredient = Annotated[
+    int | None, typer.Option(help="Which run of a stage that has several (OLMo 2).", rich_help_panel=PANEL)
+]
 Pattern = Annotated[
     str | None,
     typer.Option(
-        help='How branches, folders or files look whose names do not say so: "phase1_{step}", "runs/{step}/hf".'
+        help='How branches, folders or files look whose names do not say so: "phase1_{step}", "runs/{step}/hf".',
+        rich_help_panel=PANEL,
     ),
 ]
-Subfolder = Annotated[str | None, typer.Option(help="As --pattern, for folders alone.")]
+Subfolder = Annotated[str | None, typer.Option(help="As --pattern, for folders alone.", rich_help_panel=PANEL)]
 ConfigFrom = Annotated[
-    str | None, typer.Option(help="Folder or repository with the configuration that checkpoints lack.")
+    str | None,
+    typer.Option(help="Folder or repository with the configuration that checkpoints lack.", rich_help_panel=PANEL),
 ]
 # As a file may have what is written with commas.
 Numbers, Words = tuple[int, ...], tuple[str, ...]
-Runs = Annotated[list[Path], typer.Argument(help="A finished run folder, or several for one page.")]
+Runs = Annotated[
+    list[Path], typer.Argument(help="A finished run folder, several for one page, or a folder that holds some.")
+]
 
 # What both studies are asked, once; settings of their own come from their configurations.
 COMMON: dict[str, tuple[Any, Any]] = {
@@ -84,11 +93,16 @@ COMMON: dict[str, tuple[Any, Any]] = {
     "subfolder": (Subfolder, None),
     "config_from": (ConfigFrom, None),
     "drop": (
-        Annotated[bool, typer.Option("--drop", help="Drop each hub checkpoint from the cache after use.")],
+        Annotated[
+            bool,
+            typer.Option("--drop", help="Drop each hub checkpoint from the cache after use.", rich_help_panel=PANEL),
+        ],
         False,
     ),
     "allow_duplicates": (
-        Annotated[bool, typer.Option("--allow-duplicates", help="Run on identical checkpoints.")],
+        Annotated[
+            bool, typer.Option("--allow-duplicates", help="Run on identical checkpoints.", rich_help_panel=PANEL)
+        ],
         False,
     ),
     "workers": (Workers, 2),
@@ -129,11 +143,12 @@ def _asked(**own: tuple[Any, Any]) -> dict[str, tuple[Any, Any]]:
     "The life-history study on any series of checkpoints.",
 )
 def life_history(values: Values, config: LifeHistoryConfig) -> None:
+    check_arguments(values, config)
     import tl_lifehist as lh
     from tl_lifehist.lifehistory.study import depth_hook_names
 
     series = _series(values)
-    sites = _sites(values)
+    sites = listed(values["sites"])
     names = _hook_names(values, sites, lambda: depth_hook_names(series.shape.n_layers, sites[0]))
     train, test = _texts(series, values, ("train", "test"))
     study = lh.LifeHistoryStudy(
@@ -171,17 +186,18 @@ def life_history(values: Values, config: LifeHistoryConfig) -> None:
     "The sufficiency study on any series of checkpoints.",
 )
 def sufficiency(values: Values, config: SufficiencyConfig) -> None:
+    sizes = _three_sizes(values["sequences"])
+    check_arguments(values, config)
     import tl_lifehist as lh
     from tl_lifehist.sufficiency.study import SPLITS, default_layers, default_steps
 
     series = _series(values)
     if not listed(values["steps"]):
         series = series.subset(default_steps(series.steps))
-    sites = _sites(values)
+    sites = listed(values["sites"])
     layers = default_layers(series.shape.n_layers)
     names = _hook_names(values, sites, lambda: [f"blocks.{i}.{site}" for i in layers for site in sites])
     splits = _texts(series, values, tuple(SPLITS))
-    sizes = _three_sizes(values["sequences"])
     train, calibration, test = (t.subsample(n) for t, n in zip(splits, sizes, strict=True))
     study = lh.SufficiencyStudy(
         series,
@@ -206,15 +222,6 @@ def _series(values: Values) -> Any:
 def _texts(series: Any, values: Values, splits: tuple[str, ...]) -> tuple[Any, ...]:
     path = None if values["texts"] is None else Path(values["texts"])
     return open_texts(series, path, splits, context_size=values["context_size"], masked=values["masked"])
-
-
-def _sites(values: Values) -> tuple[str, ...]:
-    from tl_lifehist.errors import InputError
-
-    sites = listed(values["sites"])
-    if not sites:
-        raise InputError("--sites names no hook point within a block: give at least one, such as hook_resid_post.")
-    return sites
 
 
 def _hook_names(values: Values, sites: tuple[str, ...], default: Any) -> tuple[str, ...]:
@@ -252,7 +259,7 @@ def demo(
             first = life_history_demo(full=full, seed=seed).run(out / "life-history", executor=executor, **how)
             study = sufficiency_demo(first.path, full=full, seed=seed)
             second = study.run(out / "sufficiency", executor=executor, **how)
-        for run in (first, second):
+        for run in () if quiet else (first, second):
             print_run(run)
         say_report(lh.write_report(first.path, second.path, out=out / "report.html"))
 
@@ -281,6 +288,7 @@ def checkpoints(
 def status(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
     """List the stages of a run: done, missing, damaged or stale. Their files are compared with their checksums."""
     with clear_errors():
+        read_record(run)
         print_status(run)
 
 
@@ -291,11 +299,14 @@ def report(
 ) -> None:
     """Write the report of finished runs again."""
     with clear_errors():
+        folders = [one for folder in run for one in runs_in(folder)]
+        for folder in folders:
+            read_record(folder)
         import tl_lifehist as lh
 
-        for folder in run:
+        for folder in folders:
             lh.load_run(folder)  # refuses one that is not finished
-        say_report(lh.write_report(*run, out=out))
+        say_report(lh.write_report(*folders, out=out))
 
 
 @app.command()
@@ -303,8 +314,10 @@ def compare(
     a: Annotated[Path, typer.Argument(help="A finished run folder.")],
     b: Annotated[Path, typer.Argument(help="Another one of the same study.")],
 ) -> None:
-    """The claims of two runs side by side."""
+    """The settings in which two runs differ, and their claims side by side."""
     with clear_errors():
+        for run in (a, b):
+            read_record(run)
         print_comparison(a, b)
 
 

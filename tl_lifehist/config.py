@@ -68,6 +68,13 @@ def configured(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> 
             )
     place = {one.name: section for section, one in options(kind)}
     unknown = [name for name in settings if name not in place]
+    sections = {one.name: one.default_factory.__name__ for one in dataclasses.fields(kind)}  # type: ignore[union-attr]
+    if unknown and unknown[0] in sections:
+        own = [name for name, section in place.items() if section == unknown[0]]
+        raise InputError(
+            f"{unknown[0]!r} is a section of settings: give its settings by their own names, such as {own[0]}=..., or "
+            f"config={kind.__name__}({unknown[0]}={sections[unknown[0]]}({own[0]}=...))."
+        )
     if unknown:
         raise InputError(f"{unknown[0]!r} is no setting; the nearest are: {nearest(unknown[0], place)}.")
     for section in dict.fromkeys(place[name] for name in settings):

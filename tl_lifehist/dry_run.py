@@ -12,9 +12,11 @@ from tl_lifehist.checkpoints.listing import readable, write_listing
 from tl_lifehist.checkpoints.shape import ModelShape
 from tl_lifehist.config import to_toml
 from tl_lifehist.execute import units_of
-from tl_lifehist.preflight import require_layers
+from tl_lifehist.hook_names import require_blocks
+from tl_lifehist.models import require_hooks, require_readable
+from tl_lifehist.preflight import require_different
 from tl_lifehist.stages import Planned
-from tl_lifehist.store import Store
+from tl_lifehist.store import Store, require_folder
 from tl_lifehist.study import Study, plan_of, require_own, spoken
 from tl_lifehist.tokens import TokenSet
 
@@ -110,17 +112,27 @@ def plan_study(study: Study, out: str | Path | None = None, *, threads: int = 1)
         threads: as in `study.run`.
 
     Raises:
-        InputError: the hub cannot be reached and a step is not in the cache, or the model has not that many blocks,
-            or what the study itself refuses.
+        InputError: the hub cannot be reached and a step is not in the cache, or the model has no such hook point,
+            reads no windows of this length or no such token ids, two checkpoints are the same, `out` is no folder or
+            holds another run, or what the study itself refuses.
 
-    How it can mislead: see `StudyPlan`. Weights and the names of hook points within a block are not looked at, so a
-    run may still refuse them; it does so before anything of that checkpoint is computed.
+    How it can mislead: see `StudyPlan`. Weights are not looked at, so a run may still refuse them; it does so before
+    anything of that checkpoint is computed.
     """
     shape = study.series.shape
-    require_layers(study.hook_names, shape)
+    require_blocks(study.hook_names, shape.n_layers)
+    model = study.series.unfilled()
+    if model is not None:
+        require_hooks(model, study.hook_names)
+        for tokens in study.texts().values():
+            require_readable(getattr(model, "cfg", None), tokens.ids)
+    if out is not None:
+        require_folder(Path(out))
     store = None if out is None or not Path(out).is_dir() else Store(out)
     if store is not None:
         require_own(store, study)
+    if not study.allow_duplicates:
+        require_different(study.series)
     planned = plan_of(study, store, threads=threads)
     titles = [one.stage.title or one.stage.name for one in planned]
     costs = pd.DataFrame(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+
+from tl_lifehist.errors import InputError, nearest
 
 _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 # Other names of some sites: those of TransformerLens' bridge, and transformers' own modules, which SAELens takes too.
@@ -35,3 +38,30 @@ def _place(hook_name: str) -> tuple[int, str]:
     block, site = parse_hook_name(hook_name)
     site = _OTHER_NAMES.get(site, site) if block >= 0 else site
     return (block - 1, "hook_resid_post") if site == "hook_resid_pre" and block > 0 else (block, site)
+
+
+def require_blocks(hook_names: Sequence[str], n_layers: int) -> None:
+    """Refuse hook points of blocks that a model of so many does not have.
+
+    Raises:
+        InputError: names the hook point and the blocks that there are.
+    """
+    for name in hook_names:
+        block, _ = parse_hook_name(name)
+        if not -1 <= block < n_layers:
+            raise InputError(
+                f"The model has {n_layers} blocks, 0 to {n_layers - 1}, and no hook point {name!r}: "
+                "choose other layers."
+            )
+
+
+def require_known(hook_names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a hook point that is none of those a model has.
+
+    Raises:
+        InputError: names the hook point and the nearest ones that there are.
+    """
+    there = dict.fromkeys(known)
+    for name in hook_names:
+        if name not in there:
+            raise InputError(f"The model has no hook point {name!r}; the nearest names are: {nearest(name, there)}.")

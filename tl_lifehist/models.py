@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tl_lifehist.errors import InputError, nearest
+from tl_lifehist.errors import InputError
+from tl_lifehist.hook_names import require_known
 
 Hook = tuple[str, Callable[..., Any]]
 
@@ -44,10 +45,8 @@ def require_hooks(model: HookedModel, hook_names: Iterable[str]) -> None:
         raise InputError(
             "The model is in training mode, so dropout would change every number: call model.eval() first."
         )
-    known = model.hook_dict
     for name in hook_names:
-        if name not in known:
-            raise InputError(f"The model has no hook point {name!r}; the nearest names are: {nearest(name, known)}.")
+        require_known([name], model.hook_dict)
         try:
             with model.hooks(fwd_hooks=[(name, _nothing)]):
                 pass
@@ -73,8 +72,20 @@ def run_model(
     attention_mask: Int[Tensor, "seq pos"] | None = None,
 ) -> Float[Tensor, "seq pos d_vocab"]:
     """The model's logits. The mask is passed only when there is one, so models without that argument work."""
+    require_readable(getattr(model, "cfg", None), ids)
     device = device_of(model)
-    cfg = getattr(model, "cfg", None)
+    mask = {} if attention_mask is None else {"attention_mask": attention_mask.to(device)}
+    logits = model(ids.to(device), **mask)
+    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids.shape:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(
+            f"The model gives {shape} for ids {tuple(ids.shape)}: it has to give logits [seq, pos, d_vocab]."
+        )
+    return logits
+
+
+def require_readable(cfg: Any, ids: Int[Tensor, "seq pos"]) -> None:
+    """Refuse windows longer than a model has positions for, and token ids that it does not know, by its `cfg`."""
     n_ctx = getattr(cfg, "n_ctx", None) or ids.shape[1]
     if getattr(cfg, "positional_embedding_type", None) == "standard" and ids.shape[1] > n_ctx:
         raise InputError(
@@ -87,14 +98,6 @@ def run_model(
             f"Token id {int(ids.max())} is outside the model's vocabulary of {limit}: "
             "tokenize with the tokenizer this model was trained with."
         )
-    mask = {} if attention_mask is None else {"attention_mask": attention_mask.to(device)}
-    logits = model(ids.to(device), **mask)
-    if not isinstance(logits, Tensor) or logits.ndim != 3 or logits.shape[:2] != ids.shape:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(
-            f"The model gives {shape} for ids {tuple(ids.shape)}: it has to give logits [seq, pos, d_vocab]."
-        )
-    return logits
 
 
 @contextmanager

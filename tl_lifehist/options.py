@@ -176,7 +176,7 @@ def _require_known(top: Values, common: Mapping[str, Any]) -> None:
 
 def _parsed(config: type, place: tuple[str, Field[Any]], value: Any) -> Any:
     """A written value as the setting takes it."""
-    from tl_lifehist.console import numbers, words
+    from tl_lifehist.written import numbers, words
 
     section, one = place
     hint = get_type_hints(_section(config, section))[one.name]

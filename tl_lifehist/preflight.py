@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import combinations
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations, permutations
 
 from tl_lifehist.checkpoints.integrity import compare_fingerprints, fingerprint
 from tl_lifehist.checkpoints.nature import nature
 from tl_lifehist.checkpoints.series import CheckpointSeries
-from tl_lifehist.checkpoints.shape import ModelShape
 from tl_lifehist.errors import InputError
 from tl_lifehist.execute import Executor
-from tl_lifehist.hook_names import parse_hook_name
 from tl_lifehist.models import require_hooks
 from tl_lifehist.stages import Cost, Inputs, Outputs, Stage
 from tl_lifehist.store import Store
@@ -39,6 +37,40 @@ def text_of(series: CheckpointSeries, tokens: TokenSet | None, split: str) -> To
     return tokens
 
 
+def require_apart(texts: Mapping[str, TokenSet]) -> None:
+    """Refuse a split all of whose windows are in another one: what is measured would have been fitted on.
+
+    Raises:
+        InputError: names both splits.
+    """
+    for a, b in permutations(texts, 2):
+        if shared_windows(texts[a], texts[b]) == len(texts[a]):
+            raise InputError(
+                f"{' and '.join(dict.fromkeys((a, b)))} must be different texts: every window of {a} is also in {b}."
+            )
+
+
+def overlaps(texts: Mapping[str, TokenSet]) -> list[str]:
+    """A sentence for each split of which some windows are in one before it."""
+    found = []
+    for a, b in combinations(texts, 2):
+        if n := shared_windows(texts[b], texts[a]):
+            found.append(f"{n:,} of the {len(texts[b]):,} windows of {b} are also in {a}: use texts that share none.")
+    return found
+
+
+def shared_windows(a: TokenSet, b: TokenSet) -> int:
+    """How many windows of `a` are windows of `b`, token by token."""
+    windows = {row.tobytes() for row in b.ids.cpu().numpy()} if a.ids.shape[1] == b.ids.shape[1] else set()
+    return sum(row.tobytes() in windows for row in a.ids.cpu().numpy())
+
+
+def require_scored_text(tokens: TokenSet, split: str) -> None:
+    """Refuse a text on which nothing is scored."""
+    if tokens.n_scored == 0:
+        raise InputError(f"No position of the {split} tokens is scored: they need labels at valid positions.")
+
+
 def require_portable(series: CheckpointSeries, executor: Executor | None) -> None:
     """Refuse to send models in memory to workers."""
     if executor is not None and not series.is_portable:
@@ -46,17 +78,6 @@ def require_portable(series: CheckpointSeries, executor: Executor | None) -> Non
             "Models in memory, or from a closure, cannot be sent to workers: use executor=None, or a series from a "
             "directory, the hub, or a module-level loader."
         )
-
-
-def require_layers(hook_names: Sequence[str], shape: ModelShape) -> None:
-    """Refuse hook points of blocks that a model of this shape does not have; no weights are needed for it."""
-    for name in hook_names:
-        block, _ = parse_hook_name(name)
-        if not -1 <= block < shape.n_layers:
-            raise InputError(
-                f"The model has {shape.n_layers} blocks, 0 to {shape.n_layers - 1}, and no hook point {name!r}: "
-                "choose other layers."
-            )
 
 
 def check_stages(series: CheckpointSeries, hook_names: Sequence[str]) -> list[Stage]:

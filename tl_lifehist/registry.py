@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
@@ -10,6 +11,12 @@ from tl_lifehist.errors import InputError
 
 E = TypeVar("E")
 _ALL: dict[str, Registry] = {}
+# Where the registries lie that settings name entries of; none of these modules imports anything heavy.
+_HOMES = {
+    "control": "tl_lifehist.lifehistory.control_kinds",
+    "decomposition": "tl_lifehist.dictionaries.methods",
+    "target": "tl_lifehist.sufficiency.target_kinds",
+}
 
 
 class Registry(Mapping[str, E], Generic[E]):
@@ -89,6 +96,12 @@ def load_plugins() -> None:
     """
     for entry in entry_points(group="tl_lifehist.plugins"):
         entry.load()
+
+
+def registry_of(kind: str) -> Registry:
+    """The registry whose entries a setting names."""
+    importlib.import_module(_HOMES[kind])
+    return _ALL[kind]
 
 
 def all_added() -> dict[str, Mapping[str, object]]:

@@ -1,4 +1,4 @@
-"""Finished runs: their tables, their claims, their report, and two of them side by side."""
+"""Finished runs: their tables, their claims and their report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from tl_lifehist.errors import InputError
 from tl_lifehist.stages import plan_held
 from tl_lifehist.store import Store
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run: `run.claims`, and every other table by `run.table(name)`; `run.tables` names them.
 
@@ -47,6 +48,13 @@ class Run:
         """`study.json`: configuration, seed, threads, versions, fingerprints."""
         return Store(self.path).record
 
+    def __repr__(self) -> str:
+        try:
+            held = f"{self.study['study']} of {self.study.get('series')}, {len(self.tables)} tables"
+        except InputError:
+            held = "no finished run"
+        return f"Run({str(self.path)!r}: {held})"
+
     def status(self) -> pd.DataFrame:
         """As `run_status`."""
         return run_status(self.path)
@@ -80,17 +88,3 @@ def run_status(path: str | Path) -> pd.DataFrame:
         InputError: the folder is no run.
     """
     return pd.DataFrame(plan_held(Store(path)), columns=["stage", "state", "why"])
-
-
-def compare_runs(a: Run, b: Run) -> pd.DataFrame:
-    """The claims of two runs side by side, by id: id, claim, observed_a, null_a, verdict_a, observed_b, null_b,
-    verdict_b.
-
-    How it can mislead: two runs that differ in model, text and SAE size differ for all of these reasons at once.
-    """
-    columns = ["observed", "null", "verdict"]
-    left, right = a.claims, b.claims
-    texts = pd.concat([left, right]).drop_duplicates("id").set_index("id")["claim"]
-    both = left[["id", *columns]].merge(right[["id", *columns]], on="id", how="outer", suffixes=("_a", "_b"))
-    both.insert(1, "claim", both["id"].map(texts))
-    return both

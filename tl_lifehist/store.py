@@ -29,13 +29,10 @@ from filelock import FileLock, Timeout
 
 from tl_lifehist.errors import InputError, nearest
 from tl_lifehist.formats import read_output, write_output
+from tl_lifehist.record import FORMAT, read_record
 from tl_lifehist.tokens import TokenSet
 
-FORMAT = 2  # of the folder; 1 had units/ and no manifests
 TABLES = "tables"
-_EARLIER = (
-    "{} holds a run of an earlier version of tl_lifehist: give another folder; its SAEs can be used again, with saes=."
-)
 MANIFEST = "manifest.json"
 _TEMPORARY, _BEFORE = ".partial-", ".before-"
 
@@ -54,6 +51,19 @@ def clear_disk_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise InputError(f"{path} cannot be written: give a folder that you may write to.") from error
         raise
+
+
+def require_folder(path: Path) -> None:
+    """Refuse a run folder that is a file, or that would lie in one.
+
+    Raises:
+        InputError: names the file.
+    """
+    for place in (path, *path.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise InputError(f"{place} is a file: give a folder for the run.")
+            return
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,7 @@ class Store:
         Raises:
             InputError: another process holds it, or it cannot be written.
         """
+        require_folder(self.path)
         with clear_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=0)
@@ -152,25 +163,7 @@ class Store:
         Raises:
             InputError: there is none, it cannot be read, or it is of an earlier version of the package.
         """
-        path = self.path / "study.json"
-        if (self.path / "units").is_dir():
-            raise InputError(_EARLIER.format(self.path))
-        if not path.is_file():
-            raise InputError(f"{self.path} holds no study.json: give the folder of a run.")
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            known = isinstance(found, dict) and isinstance(found.get("study"), str)
-        except (OSError, ValueError):
-            known = False
-        if not known:
-            raise InputError(
-                f"{path} is damaged: delete it and start the run's own command again; finished stages are kept."
-            )
-        version = found.get("format", 1)
-        if version != FORMAT:
-            later = f"{self.path} holds a run of a later version of tl_lifehist: install that, or give another folder."
-            raise InputError(later if isinstance(version, int) and version > FORMAT else _EARLIER.format(self.path))
-        return found
+        return read_record(self.path)
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Replace `study.json` in one move."""
@@ -347,8 +340,9 @@ class Store:
             raise InputError(f"{self.path} holds no tables: the run is not finished; start its command again.")
         if self.superseded(TABLES, self.manifest(TABLES).key):
             raise InputError(
-                f"The tables in {self.path} are of an earlier configuration: the run was changed and not finished "
-                "since; start its command again."
+                f"The tables in {self.path} are of earlier settings: the run was started with others since and not "
+                "finished. Start it with the new settings to finish it, or with the earlier ones to read these again; "
+                f"`tl-lifehist status {self.path}` says what differs."
             )
         known = self.tables
         if name not in known:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ from tl_lifehist.execute import Executor, execute, limited_threads
 from tl_lifehist.preflight import require_different, require_portable, watch_checks
 from tl_lifehist.runs import Run
 from tl_lifehist.stages import COMPUTING, LOADING, Planned, Stage, plain, plan, versions
-from tl_lifehist.store import Store
+from tl_lifehist.store import TABLES, Store
 from tl_lifehist.tokens import TokenSet
 
 LOGGER = logging.getLogger("tl_lifehist")
@@ -98,17 +99,33 @@ def run_study(
         # the plan first: tables that it does not name are refused from here on
         store.write_plan({one.stage.name: one.decided_by for one in planned})
         store.write_record(_record(study, threads))
-        execute(
-            planned,
-            store,
-            study.series,
-            texts,
-            threads=threads,
-            executor=executor,
-            progress=progress,
-            done=watch_checks(store, study.series, allow_duplicates=study.allow_duplicates),
-        )
+        with _tables_spoken_of(store):
+            execute(
+                planned,
+                store,
+                study.series,
+                texts,
+                threads=threads,
+                executor=executor,
+                progress=progress,
+                done=watch_checks(store, study.series, allow_duplicates=study.allow_duplicates),
+            )
     return Run(store.path)
+
+
+@contextmanager
+def _tables_spoken_of(store: Store) -> Iterator[None]:
+    """Where a changed start fails: that the folder's tables, of its earlier settings, cannot be read for now."""
+    try:
+        yield
+    except InputError as error:
+        held = TABLES in store.stages() and store.superseded(TABLES, store.manifest(TABLES).key)
+        if not held:
+            raise
+        raise InputError(
+            f"{error} The tables that {store.path} holds are of its earlier settings; they cannot be read until this "
+            "start is finished, or the run is started with the earlier settings again."
+        ) from error
 
 
 def require_own(store: Store, study: Study) -> None:

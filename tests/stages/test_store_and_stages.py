@@ -375,7 +375,9 @@ def test_tables_of_an_earlier_configuration_are_refused(tmp_path, series):
         if fresh:
             assert len(store.table("claims")) == 1
         else:
-            with pytest.raises(InputError, match="of an earlier configuration"):
+            with pytest.raises(
+                InputError, match="of earlier settings.*with the new settings to finish it, or with the earlier ones"
+            ):
                 store.table("claims")
 
 

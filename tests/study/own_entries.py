@@ -15,7 +15,8 @@ from tl_lifehist.dictionaries.methods import METHODS, FitOptions, Method
 from tl_lifehist.dictionaries.svd import Fit, fit_svd
 from tl_lifehist.lifehistory.control_kinds import CONTROLS, Control
 from tl_lifehist.report import SECTIONS, Content, Section
-from tl_lifehist.sufficiency.targets import TARGETS, Reconstruction, TargetContext, TargetKind
+from tl_lifehist.sufficiency.target_kinds import TARGETS, TargetKind
+from tl_lifehist.sufficiency.targets import Reconstruction, TargetContext
 
 
 def fit_halves(rows: Any, moments: Any, n_components: int, options: FitOptions) -> Fit:

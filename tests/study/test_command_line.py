@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tl_lifehist.cli import app
-from tl_lifehist.console import _documents, open_series, open_texts
+from tl_lifehist.console import open_series, open_texts
 from tl_lifehist.errors import InputError
+from tl_lifehist.written import read_documents
 
 RUNNER = CliRunner()
 
@@ -43,14 +44,15 @@ def test_a_study_from_the_command_line(tmp_path, saelens):
     arguments = ["life-history", "--steps", "0,4096", "--layers", "1", *where, *sizes.split()]
     shown = RUNNER.invoke(app, [*arguments, "--quiet"])
     assert shown.exit_code == 0, shown.output
-    assert "persistent carriers" in shown.output
-    assert "about 40x" in shown.output
+    assert shown.output == f"report: {tmp_path / 'run' / 'report.html'}\n"  # quiet: the path alone
     assert (tmp_path / "run" / "report.html").exists()
     again = RUNNER.invoke(app, ["report", str(tmp_path / "run")])
     assert again.output.strip().endswith("report.html")
     status = RUNNER.invoke(app, ["status", str(tmp_path / "run")])
     assert status.output.splitlines()[-1] == f"{len(status.output.splitlines()) - 1} done"
     same = RUNNER.invoke(app, arguments)
+    assert "persistent carriers" in same.output
+    assert "about 40x" in same.output
     assert "used again: check/step0" in same.output
     assert "computed" not in same.output
     (tmp_path / "run" / "tables" / "events.parquet").unlink()
@@ -180,7 +182,7 @@ def test_bad_text_files_are_named_in_one_sentence(tmp_path, name: str, content: 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError) as raised:
-        _documents(path)
+        read_documents(path)
     assert str(raised.value).startswith(str(path))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -189,7 +191,7 @@ def test_bad_text_files_are_named_in_one_sentence(tmp_path, name: str, content: 
 def test_a_line_separator_within_a_document_ends_no_line(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "one\u2028document"}\n' * 5, encoding="utf-8-sig")
-    assert _documents(path) == ["one\u2028document"] * 5
+    assert read_documents(path) == ["one\u2028document"] * 5
 
 
 def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path, monkeypatch):
@@ -270,7 +272,7 @@ def test_where_hook_points_are_what_is_written_goes_before_the_file(tmp_path):
     blocks = _planned(tmp_path, "life-history", named, "--layers", "3")
     assert 'layers = "3"' in blocks
     assert "hook_names" not in blocks
-    site = _planned(tmp_path, "life-history", named, "--sites", "hook_resid_mid")
+    site = _planned(tmp_path, "life-history", named, "--sites", "hook_attn_out")
     assert "hook_names" not in site
     whole = _planned(tmp_path, "life-history", "layers = [3]\n", "--hook-names", "blocks.2.hook_mlp_out")
     assert 'hook_names = "blocks.2.hook_mlp_out"' in whole

@@ -7,6 +7,7 @@
     boot        a checkpoint on disk becomes a hooked model
     hub         branches, sub-folders and single files of a hub repository come to the disk
     shape       how large a model is, from its configuration alone
+    folders     where the checkpoints of a local folder lie
     cache       how much there is to fetch, and making room again
     sources     where a series' models come from; on_disk a folder, on_hub a repository
     series      CheckpointSeries, the mapping step -> model that the rest of the package works on

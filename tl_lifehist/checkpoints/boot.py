@@ -84,7 +84,7 @@ def boot_folder(
         hf_model = _load_pretrained(place, home, step, options)
         expected = probe(hf_model, step)
         try:
-            bridge = _bridge(hf_model, name, copy.deepcopy(tokenizer), options.place)
+            bridge = bridge_of(hf_model, name, copy.deepcopy(tokenizer), options.place)
         except (ValueError, NotImplementedError, AttributeError) as error:
             kind = type(hf_model).__name__
             raise InputError(
@@ -258,7 +258,8 @@ def _native_class(config: Any, step: int) -> Any:
     return cls
 
 
-def _bridge(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:
+def bridge_of(hf_model: Any, name: str, tokenizer: Any, device: str) -> Any:
+    """A model of transformers with TransformerLens' hooks; nothing is asked of the hub."""
     from transformer_lens.model_bridge import TransformerBridge
 
     from tl_lifehist.checkpoints.adapters import register

@@ -8,13 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tl_lifehist.checkpoints import revisions
 from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder
 from tl_lifehist.checkpoints.cache import Size
-from tl_lifehist.checkpoints.shape import ModelShape, shape_of_folders
+from tl_lifehist.checkpoints.folders import places_in
+from tl_lifehist.checkpoints.shape import ModelShape, shape_of_folders, unfilled_of_folders
 from tl_lifehist.checkpoints.sources import Recipe, companions, first_tokenizer, home_of_config
 from tl_lifehist.checkpoints.weights import sampled_digest, weight_files
-from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
 
 
@@ -46,25 +45,7 @@ class FolderSource(Recipe):
         """
         # Absolute, because a worker may run in another folder.
         root = Path(path).expanduser().resolve()
-        where = f"The sub-folders of {root}"
-        try:
-            names = [entry.name for entry in root.iterdir() if entry.is_dir()]
-            looks = pattern if pattern is not None else subfolder
-            if looks is not None:
-                files = _files(root)
-                places = revisions.match_template(looks, files, where)
-                if not places:
-                    there = sorted({file.partition("/")[0] for file in files})
-                    raise InputError(
-                        f"{root} holds nothing that looks like {looks!r}; there are {revisions.some(there)}."
-                    )
-            elif revisions.sort_revisions(names):
-                places = revisions.select_steps(names, stage=stage, ingredient=ingredient, where=where)
-                places = {step: _innermost(root, folder) for step, folder in places.items()}
-            else:
-                places = revisions.find_places(_files(root), stage=stage, ingredient=ingredient, where=where)
-        except OSError as error:
-            raise InputError(f"{root} is not a folder that can be read ({error.strerror}): check the path.") from error
+        places = places_in(root, pattern=pattern, subfolder=subfolder, stage=stage, ingredient=ingredient)
         return cls(name or root.name, root, places, options, None if config_from is None else str(config_from))
 
     @cached_property
@@ -78,6 +59,9 @@ class FolderSource(Recipe):
 
     def shape(self, step: int) -> ModelShape:
         return shape_of_folders(self._homes(step), self.options)
+
+    def unfilled(self, step: int) -> HookedModel | None:
+        return unfilled_of_folders(self._homes(step), self.options)
 
     def identity(self, step: int) -> str:
         place = self.root / self.places[step]
@@ -101,15 +85,3 @@ class FolderSource(Recipe):
 
 def _bytes(place: Path, step: int) -> int:
     return sum(file.stat().st_size for file in (place / "config.json", *weight_files(place, step)) if file.is_file())
-
-
-def _files(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-
-
-def _innermost(root: Path, folder: str) -> str:
-    """The one place below an otherwise empty sub-folder that holds weights, `ckpt-10/pt`; else the sub-folder."""
-    files = _files(root / folder)
-    found = {str(Path(folder, file).parent) for file in files if revisions.is_weights(Path(file).name)}
-    nested = all("/" in file for file in files)
-    return found.pop() if nested and len(found) == 1 else folder

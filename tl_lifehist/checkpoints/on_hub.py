@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from tl_lifehist.checkpoints import cache, hub, revisions
 from tl_lifehist.checkpoints.boot import LoadOptions, boot_folder
-from tl_lifehist.checkpoints.shape import ModelShape, shape_of_folders
+from tl_lifehist.checkpoints.shape import ModelShape, shape_of_folders, unfilled_of_folders
 from tl_lifehist.checkpoints.sources import Recipe, companions, first_tokenizer, home_of_config
 from tl_lifehist.errors import InputError
 from tl_lifehist.models import HookedModel
@@ -91,6 +91,9 @@ class HubSource(Recipe):
 
     def shape(self, step: int) -> ModelShape:
         return shape_of_folders(self._homes(step), self.options)
+
+    def unfilled(self, step: int) -> HookedModel | None:
+        return unfilled_of_folders(self._homes(step), self.options)
 
     def identity(self, step: int) -> str:
         return f"{self.place(step)} {self.options.dtype}"

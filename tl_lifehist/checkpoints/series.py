@@ -213,6 +213,15 @@ class CheckpointSeries(_Models):
         """
         return self._source.shape(self._steps[-1])
 
+    def unfilled(self) -> HookedModel | None:
+        """The last step's model for its hook points and its `cfg`, not to be run.
+
+        Made from the configuration: no weights are fetched or loaded, and its parameters take no memory. Models in
+        memory and those of a user's own loader are handed over as they are. None where TransformerLens needs the
+        weights to say what hook points there are.
+        """
+        return self._source.unfilled(self._steps[-1])
+
     @property
     def is_portable(self) -> bool:
         """Whether workers in another process can load for themselves."""

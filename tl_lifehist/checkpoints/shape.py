@@ -1,4 +1,4 @@
-"""How large a model is, read from its configuration: no weights are fetched or loaded for it."""
+"""How large a model is and which hook points it has, from its configuration: no weights are fetched or loaded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import Any
 
 import torch
 
-from tl_lifehist.checkpoints.boot import LoadOptions, gist, is_masked, require_one_stack, unusable
+from tl_lifehist.checkpoints.boot import (
+    LoadOptions,
+    bridge_of,
+    gist,
+    is_masked,
+    quiet_transformers,
+    require_one_stack,
+    unusable,
+)
 from tl_lifehist.errors import InputError
+from tl_lifehist.models import HookedModel
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,28 @@ def shape_of_folders(homes: Iterable[Path], options: LoadOptions) -> ModelShape:
     Raises:
         InputError: none of them has one, or it is not one that transformers understands.
     """
+    config, model = _unfilled(homes, options)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return ModelShape(config.num_hidden_layers, config.hidden_size, config.vocab_size, n_parameters, is_masked(config))
+
+
+def unfilled_of_folders(homes: Iterable[Path], options: LoadOptions) -> HookedModel | None:
+    """The hooked model that the first config.json among the folders describes, with parameters that take no memory and
+    hold nothing; None where TransformerLens cannot wrap it so.
+
+    Raises:
+        InputError: as `shape_of_folders`.
+    """
+    _, model = _unfilled(homes, options)
+    try:
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
+            return bridge_of(model, "unfilled", None, "meta").eval()
+    except (ValueError, NotImplementedError, AttributeError, RuntimeError):
+        return None  # what loads the checkpoint says what is wrong
+
+
+def _unfilled(homes: Iterable[Path], options: LoadOptions) -> tuple[Any, Any]:
+    """The configuration, and a model of it that holds no weights."""
     import transformers
 
     searched = list(homes)
@@ -44,12 +75,9 @@ def shape_of_folders(homes: Iterable[Path], options: LoadOptions) -> ModelShape:
     try:
         config = transformers.AutoConfig.from_pretrained(str(home), local_files_only=True, trust_remote_code=code)
         require_one_stack(config)
-        masked = is_masked(config)
-        kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+        kind = transformers.AutoModelForMaskedLM if is_masked(config) else transformers.AutoModelForCausalLM
         with torch.device("meta"), torch.random.fork_rng(devices=[]):  # no memory: only the sizes of its tensors
-            model = kind.from_config(config, trust_remote_code=code)
-        n_parameters = sum(parameter.numel() for parameter in model.parameters())
-        return ModelShape(config.num_hidden_layers, config.hidden_size, config.vocab_size, n_parameters, masked)
+            return config, kind.from_config(config, trust_remote_code=code, attn_implementation="eager")
     except InputError:
         raise
     except unusable() as error:

@@ -42,6 +42,10 @@ class Source(ABC):
         """How large the step's model is; without its weights where there is a configuration."""
         return shape_of_model(self.load(step))
 
+    def unfilled(self, step: int) -> HookedModel | None:
+        """The step's model for its hook points and `cfg`; without weights where there is a configuration."""
+        return self.load(step)
+
     def identity(self, step: int) -> str:
         """What tells the step's weights from others as far as can be seen without loading them; empty where nothing
         can.

@@ -2,20 +2,21 @@
 
     METHODS.register("mine", Method(fit_mine, "Mine", linear=True))
 
-and `decompose`, the study, its command, the dry run and the report know it by that name.
+and `decompose`, the study, its command, the dry run and the report know it by that name. What fits is imported when it
+is called, so that a command knows the names at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tl_lifehist.dictionaries.ica import fit_ica
-from tl_lifehist.dictionaries.nmf import fit_nmf
-from tl_lifehist.dictionaries.rows import Moments, Rows
-from tl_lifehist.dictionaries.semi_nmf import fit_semi_nmf
-from tl_lifehist.dictionaries.svd import Fit, fit_svd
 from tl_lifehist.registry import Registry
+
+if TYPE_CHECKING:
+    from tl_lifehist.dictionaries.rows import Moments, Rows
+    from tl_lifehist.dictionaries.svd import Fit
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,26 @@ class Method:
 
 
 def _svd(rows: Rows, found: Moments, n_components: int, options: FitOptions) -> Fit:
+    from tl_lifehist.dictionaries.svd import fit_svd
+
     return fit_svd(found, n_components)
 
 
 def _ica(rows: Rows, found: Moments, n_components: int, options: FitOptions) -> Fit:
+    from tl_lifehist.dictionaries.ica import fit_ica
+
     return fit_ica(rows, found, n_components, seed=options.seed, **options.iteration)  # type: ignore[arg-type]
 
 
 def _nmf(rows: Rows, found: Moments, n_components: int, options: FitOptions) -> Fit:
+    from tl_lifehist.dictionaries.nmf import fit_nmf
+
     return fit_nmf(rows, found, n_components, offset=options.offset, seed=options.seed, **options.iteration)  # type: ignore[arg-type]
 
 
 def _semi_nmf(rows: Rows, found: Moments, n_components: int, options: FitOptions) -> Fit:
+    from tl_lifehist.dictionaries.semi_nmf import fit_semi_nmf
+
     return fit_semi_nmf(rows, found, n_components, seed=options.seed, **options.iteration)  # type: ignore[arg-type]
 
 

@@ -87,6 +87,9 @@ class SAEs(Mapping[tuple[int, str], Any]):
             raise InputError(f"There are no SAEs for step {step}; the nearest steps are: {nearest(step, self.steps)}.")
         return {name: self._saes[step, name] for name in self.hook_names if (step, name) in self._saes}
 
+    def __repr__(self) -> str:
+        return f"SAEs({len(self)} at steps {', '.join(map(str, self.steps))}; {', '.join(self.hook_names)})"
+
     def __len__(self) -> int:
         return len(self._saes)
 

@@ -50,7 +50,7 @@ class Matching(Section):
     min_similarity: float = option(0.5, "least Pearson correlation of a match (paper)")
     method: str = option("gated", 'assignment: "gated", or "dense", the literal order')
     transformed: float | None = option(None, "least correlation of a second, weaker match; none by default (prior)")
-    max_gap: int = option(0, "checkpoints that a lineage may skip")
+    max_gap: int = option(0, "checkpoints that a lineage may skip, 0 or 1; in the other study max_gap is a gap in mass")
 
     def __post_init__(self) -> None:
         super().__post_init__()

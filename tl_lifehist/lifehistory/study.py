@@ -12,12 +12,14 @@ from tl_lifehist.checkpoints.series import CheckpointSeries
 from tl_lifehist.config import configured, pool_of
 from tl_lifehist.errors import InputError
 from tl_lifehist.execute import Executor
+from tl_lifehist.few_documents import too_few
 from tl_lifehist.lifehistory.config import LifeHistoryConfig
 from tl_lifehist.lifehistory.content import vocabulary_key
 from tl_lifehist.lifehistory.control_kinds import CONTROLS
 from tl_lifehist.lifehistory.costs import LifeHistoryCosts
 from tl_lifehist.lifehistory.given import GivenSAEs
 from tl_lifehist.lifehistory.history import sae_stage
+from tl_lifehist.lifehistory.onset import require_onset
 from tl_lifehist.lifehistory.stages.calibration import calibration
 from tl_lifehist.lifehistory.stages.content import content
 from tl_lifehist.lifehistory.stages.forecasts import forecasts
@@ -31,7 +33,7 @@ from tl_lifehist.lifehistory.stages.saes import given, train
 from tl_lifehist.lifehistory.stages.singles import singles
 from tl_lifehist.lifehistory.stages.sweeps import sweeps
 from tl_lifehist.lifehistory.stages.tables import tables
-from tl_lifehist.preflight import check_stages, text_of
+from tl_lifehist.preflight import check_stages, overlaps, require_apart, require_scored_text, text_of
 from tl_lifehist.runs import Run
 from tl_lifehist.seeds import study_seed
 from tl_lifehist.stages import Cost, Planned, Stage, params_of
@@ -92,13 +94,11 @@ class LifeHistoryStudy:
                 f"A life history needs at least two checkpoints, and this series has {len(series.steps)}: add steps."
             )
         self.train, self.test = text_of(series, train, "train"), text_of(series, test, "test")
+        require_apart(self.texts())
+        require_scored_text(self.test, "test")
         self.config = configured(LifeHistoryConfig, config, settings)
         CONTROLS.require(self.config.control_sets.controls, "controls")
-        onset = self.config.forecast.onset
-        if onset is not None and onset not in series.steps:
-            raise InputError(
-                f"onset={onset} is no step of the series, which has {list(series.steps)}: name one of these."
-            )
+        require_onset(self.config.forecast.onset, series.steps)
         self.saes = None if saes is None else GivenSAEs.of(saes, series.steps, self.hook_names)
         if self.saes is not None:
             self.saes.require_width(series.shape.d_model)
@@ -237,10 +237,13 @@ class LifeHistoryStudy:
 
     def warnings(self) -> list[str]:
         """What its settings make of its texts, a sentence each."""
-        if self.saes is not None:
-            return []
+        found = overlaps(self.texts())
+        if few := too_few(self.test.head(self.config.sampling.load_tokens).scored_documents):
+            found.append(f"There will be no interval over documents: {few}.")
         times = self.config.sae.training_tokens / self.train.n_valid
-        return [f"Each SAE is trained on every position about {times:,.1f} times."] if times > 1 else []
+        if self.saes is None and times > 1:
+            found.append(f"Each SAE is trained on every position about {times:,.1f} times.")
+        return found
 
     def prepare(self, store: Store, planned: Sequence[Planned]) -> None:
         """Put given SAEs into the store where they are not there yet."""

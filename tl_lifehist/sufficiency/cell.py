@@ -15,7 +15,8 @@ from tl_lifehist.sufficiency.calibration import MaskTask, calibrate_on
 from tl_lifehist.sufficiency.clean import CleanRun, NoReference
 from tl_lifehist.sufficiency.config import Comparisons, Geometry, Masks
 from tl_lifehist.sufficiency.fitted import Fitted
-from tl_lifehist.sufficiency.targets import TARGETS, TargetContext
+from tl_lifehist.sufficiency.target_kinds import TARGETS
+from tl_lifehist.sufficiency.targets import TargetContext
 from tl_lifehist.tokens import TokenSet
 
 

@@ -131,7 +131,9 @@ class Bridge(Section):
     n_sets: int = option(1000, "sets of equal mass beside the carriers")
     stratum: int = option(10, "features of neighbouring mass among which labels are exchanged")
     max_unmatched: float = option(0.1, "share of carriers without an equal above which nothing is testable")
-    max_gap: float = option(0.1, "gap in log mass, in standard deviations, above which nothing is testable")
+    max_gap: float = option(
+        0.1, "gap in log mass, in standard deviations, above which nothing is testable; no gap in lineages, as there"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

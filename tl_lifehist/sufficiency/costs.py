@@ -9,7 +9,7 @@ from tl_lifehist.dictionaries.decomposition import N_CODES, count_components
 from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.stages import Cost
 from tl_lifehist.sufficiency.config import SufficiencyConfig
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 from tl_lifehist.tokens import TokenSet
 
 _FLOAT = 4

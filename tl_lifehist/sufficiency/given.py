@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tl_lifehist.checkpoints.series import CheckpointSeries
-from tl_lifehist.errors import InputError
 from tl_lifehist.lifehistory.stored import whole
+from tl_lifehist.record import require_history
 from tl_lifehist.runs import load_run
 from tl_lifehist.stages import fingerprint
 from tl_lifehist.store import TABLES, Store
@@ -28,16 +28,9 @@ class GivenHistory:
             InputError: the folder holds no finished run, or one of another study or series, or one that has no
                 checkpoint of this series.
         """
-        store = Store(self.path)
+        known = require_history(self.path, series.name, series.steps)
         load_run(self.path)
-        known = store.record
-        if known["study"] != "life-history" or known.get("series") != series.name:
-            raise InputError(
-                f"{self.path} holds no life-history run of the series {series.name!r}: give one of the same."
-            )
         steps = [step for step in series.steps if step in known["steps"]]
-        if not steps:
-            raise InputError(f"{self.path} has the checkpoints {known['steps']}, none of this study's.")
         shared = [name for name in known["hook_names"] if name in hook_names]
         return {step: tuple(shared or known["hook_names"]) for step in steps}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 from tl_lifehist.sufficiency.trajectories import AGAINST
 
 # Medians of Bernas, Chevalier, Jourdan and Hudelot (2026); over which cells, and at which site, is not said.

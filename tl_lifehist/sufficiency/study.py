@@ -13,7 +13,8 @@ from tl_lifehist.config import configured, pool_of
 from tl_lifehist.dictionaries.methods import METHODS
 from tl_lifehist.errors import InputError
 from tl_lifehist.execute import Executor
-from tl_lifehist.preflight import check_stages, text_of
+from tl_lifehist.few_documents import too_few
+from tl_lifehist.preflight import check_stages, overlaps, require_apart, require_scored_text, text_of
 from tl_lifehist.runs import Run
 from tl_lifehist.seeds import study_seed
 from tl_lifehist.stages import Cost, Planned, Stage, params_of
@@ -30,7 +31,7 @@ from tl_lifehist.sufficiency.stages.reading import fit_stage
 from tl_lifehist.sufficiency.stages.refits import refits
 from tl_lifehist.sufficiency.stages.scores import scores
 from tl_lifehist.sufficiency.stages.tables import tables
-from tl_lifehist.sufficiency.targets import TARGETS
+from tl_lifehist.sufficiency.target_kinds import TARGETS
 from tl_lifehist.tokens import TokenSet
 
 SITES = ("hook_mlp_out", "hook_resid_post")
@@ -94,11 +95,9 @@ class SufficiencyStudy:
         self.train = _text(series, train, "train")
         self.calibration = _text(series, calibration, "calibration")
         self.test = _text(series, test, "test")
-        if len({tokens.key for tokens in self.texts().values()}) < len(SPLITS):
-            raise InputError("train, calibration and test must be three different texts: two of them are the same.")
+        require_apart(self.texts())
         for split in ("calibration", "test"):
-            if self.texts()[split].n_scored == 0:
-                raise InputError(f"No position of the {split} tokens is scored: they need labels at valid positions.")
+            require_scored_text(self.texts()[split], split)
         if hook_names is None:
             hook_names = [f"blocks.{i}.{site}" for i in default_layers(series.shape.n_layers) for site in SITES]
         self.hook_names = (hook_names,) if isinstance(hook_names, str) else tuple(hook_names)
@@ -109,6 +108,9 @@ class SufficiencyStudy:
         too_few = f"{masks.mask_steps}, in which no gate can close: nothing is claimed of any mask"
         closes = gates_can_close(masks.mask_steps, masks.learning_rate)
         self.reduced = {**(reduced or {}), **({} if closes else {"steps of a mask": too_few})}
+
+    def __repr__(self) -> str:
+        return f"SufficiencyStudy({self.series!r}, {', '.join(self.hook_names)})"
 
     @property
     def last(self) -> int:
@@ -216,7 +218,9 @@ class SufficiencyStudy:
 
     def warnings(self) -> list[str]:
         """What its settings make of its texts, a sentence each."""
-        masks, found = self.config.masks, []
+        masks, found = self.config.masks, overlaps(self.texts())
+        if few := too_few(self.test.scored_documents):
+            found.append(f"There will be no interval over documents: {few}.")
         times = [f"{METHODS[m].label} {METHODS[m].cost:g}" for m in self.config.dictionaries.methods]
         if len(times) > 1:
             found.append(f"To fit dictionaries is not counted below; in times of an SVD, roughly: {', '.join(times)}.")

@@ -1,33 +1,39 @@
 """The four things a mask can be asked to preserve.
 
 Each target turns a clean run and a dictionary's basis into the loss that calibration minimises. All losses are
-relative, so that one penalty serves every target, model and layer. A new one is a class and a line:
-
-    TARGETS.register("mine", TargetKind(lambda context: Mine(context.translator), "mine", "#8a919c"))
+relative, so that one penalty serves every target, model and layer. Their names are in `target_kinds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pkgutil
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from tl_lifehist.deprecated import warn
 from tl_lifehist.dictionaries.basis import MaskBasis
 from tl_lifehist.dictionaries.protocol import reference_of
 from tl_lifehist.errors import InputError, one_of
 from tl_lifehist.models import HookedModel
-from tl_lifehist.palette import FOURTH, MEASURED, SECOND, THIRD
 from tl_lifehist.readout import readout_entropy, readout_kl
-from tl_lifehist.registry import Registry
 from tl_lifehist.sufficiency.alignment import Alignment
 from tl_lifehist.sufficiency.clean import CleanRun, reference_value
 from tl_lifehist.sufficiency.objectives import FixedReadout, Injected, Quadratic
 from tl_lifehist.sufficiency.translator import Translator
 
 Objective = Quadratic | FixedReadout | Injected
+
+
+def __getattr__(name: str) -> Any:
+    """`TARGETS` and `TargetKind`, which were here, with a warning that names their new place."""
+    if name not in ("TARGETS", "TargetKind"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = f"tl_lifehist.sufficiency.target_kinds.{name}"
+    warn(f"{__name__}.{name}", place)
+    return pkgutil.resolve_name(place)  # by its name: target_kinds knows this module
 
 
 @runtime_checkable
@@ -154,43 +160,6 @@ class TargetContext:
     final_model: HookedModel
     relative_to: str
     transfer_loss: str
-
-
-def _never(transfer_loss: str) -> bool:
-    return False
-
-
-@dataclass(frozen=True)
-class TargetKind:
-    """A target by its name in `TARGETS`, which is also the order of tables and figures.
-
-    Attributes:
-        make: the target at a checkpoint and hook point; a function at a module's top level, so that workers find it.
-        label: for readers.
-        colour: in every figure.
-        injects: whether each step of a mask runs a model, given the study's `transfer_loss`: for what a study takes.
-    """
-
-    make: Callable[[TargetContext], Target]
-    label: str
-    colour: str
-    injects: Callable[[str], bool] = _never
-
-
-TARGETS: Registry[TargetKind] = Registry(
-    "target",
-    {
-        "reconstruction": TargetKind(lambda context: Reconstruction(), "reconstruction", SECOND),
-        "fixed_head": TargetKind(lambda c: FixedHead(c.translator, c.relative_to), "fixed head", THIRD),
-        "downstream": TargetKind(lambda c: Downstream(c.relative_to), "downstream", MEASURED, lambda loss: True),
-        "transfer": TargetKind(
-            lambda c: Transfer(c.final_model, c.alignment, c.transfer_loss, c.relative_to),
-            "transfer",
-            FOURTH,
-            lambda loss: loss == "kl",
-        ),
-    },
-)
 
 
 def scatter(acts: Tensor, mean: Tensor) -> float:
