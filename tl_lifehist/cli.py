@@ -329,6 +329,7 @@ def calibrate(
 ) -> None:
     """How often each tested claim errs, and what it finds, in planted worlds of the run's size."""
     with clear_errors():
+        read_record(run)
         print_calibration(run, worlds, seed)
 
 
