@@ -85,7 +85,9 @@ def main() -> None:
     low, high = effect.delta_ce_interval
     print(f"  cost {effect.delta_ce:.3f} nats (95 % over documents: {low:.3f} to {high:.3f}), KL {effect.kl:.3f}")
     row = load.balance.iloc[0]
-    print(f"  {row.n_draws} sets of equal firing rate cost {row.control_mean:.3f} ({row.low:.3f} to {row.high:.3f})")
+    print(f"  {row.n_equals} of them have features of equal firing rate; {row.n_draws} sets exchanged with these cost")
+    gap = row.carriers - row.control_mean
+    print(f"  {row.control_mean:.3f}, a difference of {gap:.3f} ({row.low:.3f} to {row.high:.3f})")
     print(f"  unmatched {row.unmatched_share:.0%}, p = {row.p:.2f}: {row.verdict}")
 
     # 3. Keep some features and replace all else by its mean, beside as many features drawn at random.

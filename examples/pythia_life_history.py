@@ -66,8 +66,9 @@ def main() -> None:
     run = study.run(out)
     carriers = run.table("carriers")
     print(f"\n{len(carriers)} persistent carriers; published: 51 of Pythia-160M, with other SAEs on other text")
-    columns = ["claim", "observed", "null", "low", "high", "p", "n", "verdict"]
-    print(run.claims[columns].round(2).to_string(index=False))
+    claims = run.claims[run.claims["headline"]]
+    for verdict, found in zip(claims["verdict"], claims["sentence"], strict=True):
+        print(f"{verdict}: {found}")
     print(f"\nreport: {run.report()}")
 
 

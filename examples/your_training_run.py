@@ -100,8 +100,10 @@ def main() -> None:
             seed=args.seed,
         )
         run = study.run(args.out or Path(temporary) / "run")
-        columns = ["claim", "observed", "null", "low", "high", "p", "n", "verdict"]
-        print(f"\n{run.claims[columns].round(2).to_string(index=False)}")
+        claims = run.claims[run.claims["headline"]]
+        print()
+        for verdict, found in zip(claims["verdict"], claims["sentence"], strict=True):
+            print(f"{verdict}: {found}")
         print(f"\n{study.test.n_valid} positions, seed {args.seed}")
         print(f"report: {run.report()}" if args.out else "pass --out to keep the run and its report.html")
 
