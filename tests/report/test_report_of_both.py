@@ -66,7 +66,8 @@ def test_what_both_runs_share_names_each(text: str) -> None:
         shown = part(text, key)
         assert re.findall(r"<h3>(.*?)</h3>", shown) == [LIFE, MASKS], key
     claims = part(text, "claims")
-    assert claims.index("Events are faster early") < claims.index(f"<h3>{MASKS}") < claims.index("beats the empty mask")
+    life, masks = claims.index("Removing the 51 carriers"), claims.index("Downstream masks at hook_mlp_out")
+    assert life < claims.index(f"<h3>{MASKS}") < masks
     assert part(text, "provenance").count("Weight fingerprints") == 2
     header = text[: text.index("</header>")]
     assert "2,000,000 of 50,000,000" in header

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tl_lifehist.config import configured, from_sections, options, pool_of, to_toml
 from tl_lifehist.errors import InputError
-from tl_lifehist.lifehistory.config import Equals, LifeHistoryConfig, Matching, SAETraining
+from tl_lifehist.lifehistory.config import EqualFeatures, LifeHistoryConfig, Matching, SAETraining
 from tl_lifehist.seeds import study_seed
 from tl_lifehist.stages import fingerprint, plain
 from tl_lifehist.sufficiency.config import Bridge, Comparisons, SufficiencyConfig
@@ -131,7 +131,7 @@ def test_settings_out_of_range_are_refused_with_the_range(settings: dict[str, ob
 
 def test_the_ends_of_the_ranges_are_legal():
     ends = {"min_similarity": 1.0, "level": 0.0, "max_unmatched": 1.0, "max_smd": 99.0, "d_sae": 16, "k": 16}
-    assert configured(LifeHistoryConfig, None, ends).equals == Equals(max_unmatched=1.0, max_smd=99.0)
+    assert configured(LifeHistoryConfig, None, ends).equals == EqualFeatures(max_unmatched=1.0, max_smd=99.0)
     assert configured(SufficiencyConfig, None, {"level": 1, "max_unmatched": 0}).verdicts.level == 1.0
     for settings in ({"level": 1.5}, {"max_unmatched": -0.1}, {"max_gap": -1.0}):
         with pytest.raises(InputError, match=next(iter(settings))):

@@ -20,6 +20,7 @@ from tl_lifehist.study import plan_of
 STEPS = (0, 512, 4096)
 LOADS = {0: 1, 512: 1, 4096: 2}  # the last one also to tell the shape of models that come from a user's own loader
 QUICK: dict[str, Any] = {"methods": ("svd", "ica"), "close_ups": ("svd",), "mask_steps": 3, "translator_steps": 2}
+CHECKS = 12  # sequences on which it is checked, once a model, what is assumed of it
 
 
 class Counting:
@@ -55,7 +56,8 @@ def test_a_checkpoint_is_loaded_once_and_reads_the_train_text_once(counted):
     """For the dictionaries of all methods and seeds, fixed heads and alignments, at all hook points."""
     counting, _, n = counted
     assert counting.loads == LOADS
-    assert counting.read == dict.fromkeys(STEPS, n)
+    assert set(counting.read) == set(STEPS)
+    assert all(n <= read <= n + CHECKS < 2 * n for read in counting.read.values())
 
 
 def test_hook_points_may_be_read_a_few_at_a_time(counted, tmp_path):
@@ -63,8 +65,8 @@ def test_hook_points_may_be_read_a_few_at_a_time(counted, tmp_path):
     counting = Counting(small_masks().train)
     split = small_masks(series=counting.series, hooks_per_pass=1, **QUICK).run(tmp_path / "run")
     assert counting.loads == LOADS
-    assert counting.read[0] == 2 * len(HOOKS) * n  # once for the fits, once for those of further seeds
-    assert counting.read[4096] == len(HOOKS) * n
+    assert 0 <= counting.read[0] - 2 * len(HOOKS) * n <= CHECKS  # once for the fits, once for those of further seeds
+    assert 0 <= counting.read[4096] - len(HOOKS) * n <= CHECKS
     for name in run.tables:
         pd.testing.assert_frame_equal(run.table(name), split.table(name), check_exact=True, obj=name)
 

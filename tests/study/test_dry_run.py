@@ -66,7 +66,8 @@ def test_the_plan_of_a_life_history_is_what_the_run_then_takes(counted, tmp_path
     plan = plan_study(study, tmp_path / "run")
     assert count == [0]
     run = study.run(tmp_path / "run")
-    assert 0.4 * plan.work["positions"].sum() < count[0] <= plan.work["positions"].sum()  # not every control exists
+    planned, checks = plan.work["positions"].sum(), 2 * 12 * 128  # what is assumed of a model, on two sequences
+    assert 0.4 * planned < count[0] <= planned + checks  # not every control exists
     run.report()
     assert in_folder(run) <= plan.to_store < 3 * in_folder(run) + 6e6
     done = plan_study(study, tmp_path / "run").work
