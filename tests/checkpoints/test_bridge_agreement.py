@@ -73,7 +73,7 @@ def test_a_model_that_takes_no_mask_is_compared_without(run_folder, monkeypatch)
 @pytest.fixture
 def wrong(monkeypatch):
     """An adapter that makes of one block something a little else."""
-    made = boot._bridge
+    made = boot.bridge_of
 
     def spoil(change):
         def bridge(*args):
@@ -81,7 +81,7 @@ def wrong(monkeypatch):
             change(model)
             return model
 
-        monkeypatch.setattr(boot, "_bridge", bridge)
+        monkeypatch.setattr(boot, "bridge_of", bridge)
 
     return spoil
 

@@ -14,7 +14,7 @@ def small_masks(**changes: Any) -> Any:
     settings: dict[str, Any] = {
         "train": lh.TokenSet.pocket("train")[::90],
         "calibration": lh.TokenSet.pocket("calibration")[::60][:6],
-        "test": lh.TokenSet.pocket("test")[::60][:4],
+        "test": lh.TokenSet.pocket("test")[::60][:6],
         "methods": ("svd", "semi_nmf"),
         "close_ups": ("svd", "semi_nmf"),
         "n_components": 6,

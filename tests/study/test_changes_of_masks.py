@@ -87,7 +87,7 @@ CHANGES: list[tuple[dict[str, Any], set[str]]] = [
     ({"max_lost": 0.2}, {"tables"}),
     ({"hooks_per_pass": 1}, set()),
     ({"reduced": {"everything": "much"}}, set()),
-    ({"test": lh.TokenSet.pocket("test")[7::60][:4]}, of_each("scores")),
+    ({"test": lh.TokenSet.pocket("test")[7::60][:6]}, of_each("scores")),
     ({"calibration": lh.TokenSet.pocket("calibration")[7::60][:6]}, of_each("masks", "scores")),
     ({}, set()),
 ]

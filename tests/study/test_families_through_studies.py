@@ -109,7 +109,7 @@ def test_a_life_history_from_a_name_to_tables(hub, texts, tmp_path, family, sael
     assert (found.path / "report.html").stat().st_size > 10_000
 
 
-def test_the_commands_find_a_stage_and_a_sub_folder(hub, folders, tmp_path):
+def test_the_commands_find_a_stage_and_a_sub_folder(hub, folders, texts, tmp_path):
     early, late = folders["allenai/OLMo-2-0425-1B"].values()
     hub.repos["tiny/stages"] = {
         "stage1-step1000-tokens3B": early,
@@ -132,10 +132,9 @@ def test_the_commands_find_a_stage_and_a_sub_folder(hub, folders, tmp_path):
     assert "1 checkpoints" not in second
     assert "ingredient1" not in second
     assert "2 checkpoints" in listed("tiny/inside", "--subfolder", "runs/{step}/hf")
-    layout = ["--subfolder", "runs/{step}/hf", "--config-from", str(early), "--texts", "pocket", "--context-size", "20"]
-    shown = CliRunner().invoke(
-        app, ["sufficiency", "--model", "tiny/inside", *layout, "--n-components", "8", "--dry-run"]
-    )
+    layout = ["--subfolder", "runs/{step}/hf", "--config-from", str(early)]
+    sizes = ["--texts", str(texts), "--context-size", "20", "--n-components", "8"]
+    shown = CliRunner().invoke(app, ["sufficiency", "--model", "tiny/inside", *layout, *sizes, "--dry-run"])
     assert shown.exit_code == 0, shown.output
     assert "Model: 3 blocks of width 32" in shown.output
     options = {"subfolder": "runs/{step}/hf", "config_from": str(early)}

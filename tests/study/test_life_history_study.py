@@ -167,7 +167,7 @@ def test_bad_studies_are_named(pocket_series, tmp_path):
             models, ["nowhere"], train=lh.TokenSet.pocket("train")[:40], test=lh.TokenSet.pocket("test")[:40]
         ).run(tmp_path / "b")
     with pytest.raises(InputError, match=r"no study.json"):
-        lh.load_run(tmp_path)
+        lh.load_run(tmp_path / "nothing")
 
 
 def test_parts_that_are_the_same_everywhere_are_refused_when_they_are_loaded(tmp_path, pocket_series):

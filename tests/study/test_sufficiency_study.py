@@ -160,7 +160,7 @@ def test_carriers_in_masks(finished, life_history, saelens):
 
 
 def test_other_test_text_changes_no_fit_and_other_calibration_text_no_dictionary(finished, tmp_path):
-    test = lh.TokenSet.pocket("test")[7::60][:4]
+    test = lh.TokenSet.pocket("test")[7::60][:6]
     calibration = lh.TokenSet.pocket("calibration")[7::60][:6]
     one = {"hook_names": HOOKS[:1]}
     runs = {
@@ -233,7 +233,7 @@ def test_the_folder_says_what_it_holds(finished):
         ({"penalty_totl": 1.0}, "nearest are: penalty_total"),
         ({"leave_out_massive": 0.7}, "leave_out_massive"),
         ({"hook_names": ("blocks.1.hook_mlp_out",) * 2}, "each only once"),
-        ({"test": lh.TokenSet.pocket("calibration")[::60][:6]}, "two of them are the same"),
+        ({"test": lh.TokenSet.pocket("calibration")[::60][:6]}, "must be different texts"),
     ],
 )
 def test_bad_studies_are_named(changes, message):
@@ -294,7 +294,7 @@ def test_from_the_command_line(tmp_path):
 
     texts.write_text("\n\n".join(text.replace("\n\n", "\n")[:1500] for _, text in pocket_texts("test")[:15]))
     arguments = ["sufficiency", "--steps", "512,4096", "--layers", "2", "--sites", "hook_mlp_out", *sizes.split()]
-    where = ["--texts", str(texts), "--out", str(tmp_path / "run"), "--workers", "0", "--quiet"]
+    where = ["--texts", str(texts), "--out", str(tmp_path / "run"), "--workers", "0"]
     shown = CliRunner().invoke(app, [*arguments, *where])
     assert shown.exit_code == 0, shown.output
     assert "downstream mask: soft mass" in shown.output

@@ -25,7 +25,7 @@ TRAINED: dict[str, Any] = {
     "noise_steps": (128, 4096), "n_frozen": 2, "frozen_draws": 80, "unrelated_draws": 2,
     "controls": ("mass", "count", "norm"), "n_draws": 4, "n_described": 3, "n_rewired": 3,
     "block": 7, "rate_block": 4, "caliper": 0.3, "max_unmatched": 0.9, "max_smd": 1.5,
-    "load_tokens": 300, "singles_per_role": 3, "single_carriers": 8, "regression_sets": 7, "regression_share": 0.2,
+    "load_tokens": 700, "singles_per_role": 3, "single_carriers": 8, "regression_sets": 7, "regression_share": 0.2,
     "content_draws": 3, "contexts": 2, "window": 7,
     "similarities": (0.35, 0.8), "rates": (2e-3, 2e-2), "containments": (0.6,), "lifts": (1.2, 3.0),
     "edge_ps": (1e-2,), "calipers": (0.2,), "frequent_ids": 20,
@@ -39,7 +39,7 @@ GIVEN: dict[str, Any] = {
     **{name: value for name, value in TRAINED.items() if name not in OF_TRAINING},
     "method": "gated", "min_rate": 0.03, "min_count": 60, "min_similarity": 0.65,
     "transformed": None, "max_gap": 0, "min_snapshots": None, "min_firings": 60, "controls": ("rate", "count"),
-    "single_carriers": 50, "load_tokens": 200, "onset": 128, "max_unmatched": 0.95, "caliper": 0.2, "min_lineages": 30,
+    "single_carriers": 50, "load_tokens": 700, "onset": 128, "max_unmatched": 0.95, "caliper": 0.2, "min_lineages": 30,
     "alive_at_end": True,
 }  # fmt: skip
 
