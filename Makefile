@@ -72,7 +72,7 @@ serve: $(DOCS_SETUP)
 
 bench: $(SETUP)
 	@set -e; for script in benchmarks/*.py; do \
-		case $$script in */survive.py|*/smollm2_*) continue ;; esac; \
+		case $$script in */survive.py|*/smollm2_*|*/rows.py) continue ;; esac; \
 		echo "== $$script"; $(BIN)/python $$script; \
 	done
 

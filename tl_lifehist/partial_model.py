@@ -125,7 +125,7 @@ class PartialModel:
     def above(self, prefix: Prefix, rows: Tensor, *, skips: bool) -> Tensor:
         batch = prefix.batch
         hooks: list[Hook] = [(self.hook_name, lambda value, hook: with_rows(value, batch.valid, rows))]
-        with self._shortened(prefix.start if skips else None), self.model.hooks(fwd_hooks=hooks):
+        with self.started_from(prefix.start if skips else None), self.model.hooks(fwd_hooks=hooks):
             return self.behind(batch)
 
     def behind(self, batch: TokenSet) -> Float[Tensor, "scored d_last"]:
@@ -197,8 +197,10 @@ class PartialModel:
                 handle.remove()
 
     @contextmanager
-    def _shortened(self, start: Tensor | None) -> Iterator[None]:
-        """The model with the blocks below the hook point skipped."""
+    def started_from(self, start: Tensor | None) -> Iterator[None]:
+        """The model with the blocks below the hook point skipped, for any passes over the batch that `start` is of:
+        the block at the hook point is given `start`, or gives it, where the hook point is its output.
+        """
         if self.at is None or start is None:
             yield
             return
@@ -206,7 +208,8 @@ class PartialModel:
         replaced: dict[nn.Module, Callable[..., Any]] = dict.fromkeys(self.blocks[: self.at], self._through)
         block = self.blocks[self.at]
         if self.starts_behind:
-            replaced[block] = lambda *args, **kwargs: self._shaped(self._point(start))
+            # the next block may work in place
+            replaced[block] = lambda *args, **kwargs: self._shaped(self._point(start.clone()))
         else:
             own = block.forward
 

@@ -15,6 +15,7 @@ from tl_lifehist.effects import BATCH_SIZE, scored_losses
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.controls import require_carriers
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.many_losses import ManyLosses
 from tl_lifehist.metrics import MIN_GROUPS, interval
 from tl_lifehist.models import Hook, HookedModel
 from tl_lifehist.tokens import TokenSet
@@ -129,10 +130,10 @@ def ablation_parts(
     given); as many leading features by rate and by mass, carriers or not; a random direction of the removed norm.
     """
     require_carriers(carriers)
-    base = scored_losses(model, tokens, batch_size=batch_size)
+    losses = ManyLosses(model, tokens, list(carriers), batch_size=batch_size)
 
     def cost(intervention: Any) -> float:
-        return float((scored_losses(model, tokens, intervention, batch_size=batch_size) - base).mean())
+        return float((losses.of(intervention) - losses.base).mean())
 
     total = sum(len(c) for c in carriers.values())
     joint = FeatureAblation(saes, carriers)
@@ -186,7 +187,7 @@ def ablation_regression(
     `carriers` is what is left once both are known.
     """
     rng = np.random.default_rng(seed)
-    base = scored_losses(model, tokens, batch_size=batch_size)
+    losses = ManyLosses(model, tokens, list(carriers), batch_size=batch_size)
     alive = {name: np.flatnonzero(profiles[name].alive(min_rate=min_rate, min_count=min_count)) for name in carriers}
     size = max(1, int(sum(len(a) for a in alive.values()) * set_share)) if set_size is None else set_size
     everything = [(name, int(f)) for name, a in alive.items() for f in a]
@@ -194,9 +195,7 @@ def ablation_regression(
     for _ in range(n_sets):
         picked = [everything[i] for i in rng.permutation(len(everything))[:size]]
         chosen = {name: [f for h, f in picked if h == name] for name in carriers}
-        loads.append(
-            float((scored_losses(model, tokens, FeatureAblation(saes, chosen), batch_size=batch_size) - base).mean())
-        )
+        loads.append(float((losses.of(FeatureAblation(saes, chosen)) - losses.base).mean()))
         terms.append(
             [
                 sum(profiles[h].mass[f] for h, f in picked),

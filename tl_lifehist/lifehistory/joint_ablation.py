@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tl_lifehist.dictionaries.protocol import Dictionary
-from tl_lifehist.effects import BATCH_SIZE, scored_losses
+from tl_lifehist.effects import BATCH_SIZE
 from tl_lifehist.errors import InputError
 from tl_lifehist.inference.exchange import BLOCK, CALIPER, exchanged
 from tl_lifehist.interventions import FeatureAblation
@@ -28,6 +28,7 @@ from tl_lifehist.lifehistory.controls import (
     with_role,
 )
 from tl_lifehist.lifehistory.profiles import MIN_COUNT, MIN_RATE, FeatureProfiles
+from tl_lifehist.many_losses import ManyLosses
 from tl_lifehist.metrics import bootstrap_mean
 from tl_lifehist.models import HookedModel
 from tl_lifehist.nulls import Null
@@ -135,14 +136,11 @@ def joint_ablation(
         raise InputError(
             f"There is no SAE or no profile for {missing[0]!r}: give both for every hook point with carriers."
         )
-    base = scored_losses(model, tokens, batch_size=batch_size)
+    losses = ManyLosses(model, tokens, list(carriers), batch_size=batch_size)
+    reference = losses.of(FeatureAblation(saes, carriers, mode=mode, form=form, seed=seed).baseline)
 
     def change(chosen: Mapping[str, Sequence[int]]) -> NDArray[np.float64]:
-        ablation = FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)
-        start = base
-        if ablation.baseline is not None:
-            start = scored_losses(model, tokens, ablation.baseline, batch_size=batch_size)
-        return scored_losses(model, tokens, ablation, batch_size=batch_size) - start
+        return losses.of(FeatureAblation(saes, chosen, mode=mode, form=form, seed=seed)) - reference
 
     whole = {name: sorted(int(f) for f in chosen) for name, chosen in carriers.items()}
     joint = change(whole)
@@ -181,7 +179,7 @@ def joint_ablation(
     return JointAblation(
         delta_ce=float(joint.mean()),
         delta_ce_interval=bootstrap_mean(joint, tokens.documents[tokens.scored].numpy(), seed=seed),
-        base_ce=float(base.mean()),
+        base_ce=float(losses.base.mean()),
         controls=pd.concat([rows for rows in found if len(rows)] or [found[0]], ignore_index=True),
         balance=table,
         p_values=dict(zip(table["kind"], table["p"], strict=True)),

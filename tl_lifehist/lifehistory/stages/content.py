@@ -9,7 +9,6 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from tl_lifehist.effects import scored_losses
 from tl_lifehist.inference.exchange import exchanged
 from tl_lifehist.interventions import FeatureAblation
 from tl_lifehist.lifehistory.config import Alive, CarrierRule, EqualFeatures
@@ -17,6 +16,7 @@ from tl_lifehist.lifehistory.content import content_classes, vocabulary_classes
 from tl_lifehist.lifehistory.contexts import top_contexts
 from tl_lifehist.lifehistory.controls import equals_of
 from tl_lifehist.lifehistory.history import History, knobs
+from tl_lifehist.many_losses import ManyLosses
 from tl_lifehist.models import HookedModel
 from tl_lifehist.nulls import Null
 from tl_lifehist.stages import Inputs, Outputs
@@ -111,12 +111,12 @@ def content_load(
     saes, alive = history.saes_of(last), history.lineages.alive
     carriers = history.carriers(rule).at(last)
     total = sum(len(c) for c in carriers.values())
-    base = scored_losses(model, text)
+    losses = ManyLosses(model, text, list(carriers))
     below = set().union(*(nx.descendants(graph, (h, f)) for h, c in carriers.items() for f in c if (h, f) in graph))
     below -= {(h, f) for h, c in carriers.items() for f in c}
 
     def cost(chosen: Mapping[str, list[int]]) -> float:
-        return float((scored_losses(model, text, FeatureAblation(saes, chosen)) - base).mean())
+        return float((losses.of(FeatureAblation(saes, chosen)) - losses.base).mean())
 
     rows = []
     for name in CLASSES:
