@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from rows import write_rows
 from scipy.optimize import linear_sum_assignment
 
 import tl_lifehist as lh
@@ -56,28 +59,48 @@ def dense(a: lh.FeatureProfiles, b: lh.FeatureProfiles) -> set[tuple[int, int]]:
     return set(zip(kept[0][rows[real]].tolist(), kept[1][columns[real]].tolist(), strict=True))
 
 
+def measure(n_features: int, n_tokens: int, n_active: int) -> dict[str, Any]:
+    """CPU seconds over all threads and growth of the peak memory in GB, ours first; whether the pairs are the same."""
+    a, b = world(n_tokens, n_features, n_active)
+
+    def cost(function: Callable[[], Any]) -> tuple[Any, float, float]:
+        before, started = peak(), time.process_time()
+        found = function()
+        return found, time.process_time() - started, peak() - before
+
+    match, ours, ours_peak = cost(lambda: lh.match_features(a, b))
+    reference, theirs, theirs_peak = cost(lambda: dense(a, b))
+    return {
+        "features": n_features,
+        "tokens": n_tokens,
+        "active": n_active,
+        "ours": ours,
+        "reference": theirs,
+        "ratio": theirs / ours,
+        "ours_peak": ours_peak,
+        "reference_peak": theirs_peak,
+        "pairs": len(match.pairs),
+        "same": {tuple(pair) for pair in match.pairs.tolist()} == reference,
+    }
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", type=int, default=4096)
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--active", type=int, default=32)
+    parser.add_argument("--json", help="also write the row there")
     args = parser.parse_args()
-    a, b = world(args.tokens, args.features, args.active)
-
-    def peak() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-    before, started = peak(), time.perf_counter()
-    match = lh.match_features(a, b)
-    ours, ours_peak = time.perf_counter() - started, peak() - before
-    before, started = peak(), time.perf_counter()
-    reference = dense(a, b)
-    theirs, theirs_peak = time.perf_counter() - started, peak() - before
-    same = {tuple(pair) for pair in match.pairs.tolist()} == reference
+    row = measure(args.features, args.tokens, args.active)
     print(f"{args.features} x {args.features} features, {args.tokens} tokens, {args.active} active")
-    print(f"ours      {ours:8.1f} s   peak + {ours_peak:.2f} GB   {len(match.pairs)} pairs")
-    print(f"reference {theirs:8.1f} s   peak + {theirs_peak:.2f} GB   {len(reference)} pairs")
-    print(f"ratio     {theirs / ours:8.1f}     same accepted pairs: {same}")
+    print(f"ours      {row['ours']:8.1f} s   peak + {row['ours_peak']:.2f} GB   {row['pairs']} pairs")
+    print(f"reference {row['reference']:8.1f} s   peak + {row['reference_peak']:.2f} GB")
+    print(f"ratio     {row['ratio']:8.1f}     same accepted pairs: {row['same']}")
+    write_rows(args.json, "matching", [row])
 
 
 if __name__ == "__main__":
