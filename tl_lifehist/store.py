@@ -148,10 +148,10 @@ class Store:
 
     def _tidy(self) -> None:
         """What a killed run left: half of something new goes, something old that was just being replaced comes back."""
-        for old in self.path.rglob(f"{_BEFORE}*"):
+        for old in list(self.path.rglob(f"{_BEFORE}*")):
             place = old.parent / old.name.split("-", 2)[2]
             shutil.rmtree(old) if place.exists() else os.replace(old, place)
-        for leftover in self.path.rglob(f"{_TEMPORARY}*"):
+        for leftover in list(self.path.rglob(f"{_TEMPORARY}*")):
             (shutil.rmtree if leftover.is_dir() else Path.unlink)(leftover)
 
     # the record of the run
@@ -237,9 +237,10 @@ class Store:
 
     def stages(self) -> list[str]:
         """Names of the stages that have left something; one that was killed while it wrote has not."""
-        root = self.path / "stages"
-        whole = [path.parent for path in root.rglob(MANIFEST) if not path.parent.name.startswith(_TEMPORARY)]
-        found = [folder.relative_to(root).as_posix() for folder in whole]
+        root, found = self.path / "stages", list[str]()
+        for folder, below, files in os.walk(root):  # a folder that another process moves meanwhile is passed by
+            below[:] = [name for name in below if not name.startswith((_TEMPORARY, _BEFORE))]
+            found += [Path(folder).relative_to(root).as_posix()] * (MANIFEST in files)
         return sorted(found) + [TABLES] * (self.folder(TABLES) / MANIFEST).is_file()
 
     def results(self, stage: str) -> Results:

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,24 @@ def test_jobs_that_are_no_futures_are_polled_and_each_is_sent_once(tmp_path, ser
     run(tmp_path, three(), series, executor=cluster)
     run(tmp_path, three(), series, executor=cluster)
     assert cluster.submitted == 3
+
+
+def test_stages_are_listed_while_another_process_writes_and_moves(tmp_path):
+    store, stop = Store(tmp_path / "run"), threading.Event()
+    (store.path / "stages").mkdir(parents=True)
+
+    def write() -> None:
+        while not stop.is_set():
+            store.save("deep/one", {"numbers": {"x": np.arange(3)}}, "key", {})
+
+    with ThreadPoolExecutor(1) as executor:
+        writing = executor.submit(write)
+        try:
+            seen = [store.stages() for _ in range(400)]
+        finally:
+            stop.set()
+        writing.result()
+    assert {name for names in seen for name in names} == {"deep/one"}
 
 
 def test_an_orphan_that_was_quicker_is_accepted(tmp_path, monkeypatch):

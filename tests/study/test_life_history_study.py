@@ -116,11 +116,12 @@ def test_killed_and_started_again_it_ends_with_the_same_tables(finished, tmp_pat
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     stamps: dict[str, int] = {}
     for wanted in (9, 18, 28):  # kill once this many stages are there
-        process = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
-        while process.poll() is None and len(done(out)) < wanted:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with subprocess.Popen([sys.executable, str(script), str(out)], env=environment) as process:
+            try:
+                while process.poll() is None and len(done(out)) < wanted:
+                    time.sleep(0.02)
+            finally:
+                process.send_signal(signal.SIGKILL)
         assert all(done(out).get(name) == stamp for name, stamp in stamps.items())  # nothing was computed again
         stamps = done(out)
         assert not (out / "tables" / "claims.parquet").exists()
